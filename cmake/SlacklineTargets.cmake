@@ -121,7 +121,7 @@ endfunction()
 # so that no core is without a test at the end. Peers with deadlines in milliseconds
 # do not share two cores well, nor do tests a GPU.
 function(slackline_order_test test kind alone)
-  if(kind STREQUAL "e2e")
+  if(kind MATCHES "^(e2e|cluster)$")
     set_tests_properties(${test} PROPERTIES COST 100)
   elseif(kind STREQUAL "sim")
     set_tests_properties(${test} PROPERTIES COST 50)
@@ -135,7 +135,7 @@ endfunction()
 # longest takes half of this on a slow machine, beside others.
 set(SLACKLINE_TEST_TIMEOUT 1500)
 
-# slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]
+# slackline_add_test(<name> KIND unit|sim|net|gpu|e2e|cluster SOURCES ... [DEPS ...]
 #                    [ARGS ...] [SANITIZERS asan|tsan|none...] [PARTS count] [ALONE])
 # SANITIZERS: in which builds with a sanitizer it runs as well, and is of their
 # kind; asan unless something else is said, for a test of kind unit or sim.
@@ -143,8 +143,8 @@ set(SLACKLINE_TEST_TIMEOUT 1500)
 # ALONE: nothing runs beside it, as nothing does beside a test of kind net or gpu.
 function(slackline_add_test name)
   cmake_parse_arguments(ARG "ALONE" "KIND;PARTS" "SOURCES;DEPS;ARGS;SANITIZERS" ${ARGN})
-  if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e)$")
-    message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu or e2e")
+  if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e|cluster)$")
+    message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu, e2e or cluster")
   endif()
   if(NOT ARG_SANITIZERS AND ARG_KIND MATCHES "^(unit|sim)$")
     set(ARG_SANITIZERS asan)

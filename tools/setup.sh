@@ -3,10 +3,11 @@
 # Ubuntu 22.04/24.04. Safe to run again: it asks apt only for what is missing.
 # Makes build/venv, the environment of the distribution's Python in which the Python
 # package is built and tested; without a network it says so, and does without.
-# Usage: tools/setup.sh [--check] [--programs] [--clang]
+# Usage: tools/setup.sh [--check] [--programs] [--clang] [--cluster]
 # --check lists what is missing, and installs nothing. --programs: only what slackline,
 # slackline_server and slackline_worker are built of; half of the time of all.
-# --clang: also clang, for the tests with its sanitizers and the fuzzers.
+# --clang: also clang, for the tests with its sanitizers and the fuzzers. --cluster:
+# also what the tests of kind cluster start processes with.
 set -euo pipefail
 
 packages=(
@@ -51,7 +52,9 @@ for argument in "$@"; do
     --programs) programs_only=1 ;;
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
-    *) echo "setup.sh: unknown argument '$argument'; --check, --programs and --clang are known" >&2; exit 2 ;;
+    # The tests start daemons of their own.
+    --cluster) packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
+    *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
 if ((programs_only == 0)); then packages+=("${packages_of_the_rest[@]}"); fi
@@ -87,7 +90,7 @@ NOTE
   fi
   for i in "${!missing[@]}"; do
     case "${missing[i]}" in
-      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold)
+      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold|openssh-server|slurm-wlm)
         apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
     esac
   done
@@ -96,6 +99,11 @@ NOTE
   if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
     "${as_root[@]}" systemctl disable --now etcd >&2 || true
   fi
+  for service in openssh-server:ssh slurm-wlm:slurmctld slurm-wlm:slurmd munge:munge; do
+    if [[ " ${missing[*]} " == *" ${service%:*} "* && -d /run/systemd/system ]]; then
+      "${as_root[@]}" systemctl disable --now "${service#*:}" >&2 || true
+    fi
+  done
 fi
 echo "setup: all packages present" >&2
 if ((programs_only)); then exit 0; fi

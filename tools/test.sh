@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Sets up what is missing, builds, and runs every test. One command from nothing
 # on Debian 12 or Ubuntu 22.04/24.04.
-# Usage: tools/test.sh [--label unit|sim|net|gpu|e2e|asan|fuzz|tsan]... [--data-dir DIR] [--werror]
+# Usage: tools/test.sh [--label unit|sim|net|gpu|e2e|cluster|asan|fuzz|tsan]... [--data-dir DIR] [--werror]
 # Without --label: all kinds. Tests of kind gpu exist where CUDA is installed, and
-# are skipped where there is no GPU. Tests on real data, which are in DIR/mnist and
-# DIR/a9a, are skipped without --data-dir. asan and tsan: tests of the other kinds,
-# in builds with sanitizers. Fuzzers run for 10 s each. --werror: warnings of the
-# release build are errors, as clang's are in any case; for the g++ that CI has.
+# are skipped where there is no GPU; those of kind cluster are skipped where sshd or
+# Slurm is missing. Tests on real data, which are in DIR/mnist and DIR/a9a, are skipped without
+# --data-dir. asan and tsan: tests of the other kinds, in builds with sanitizers.
+# Fuzzers run for 10 s each. --werror: warnings of the release build are errors, as
+# clang's are in any case; for the g++ that CI has.
 # Exit status 1: a test has failed; those of the other builds have run as well.
 set -euo pipefail
 
@@ -16,13 +17,13 @@ werror=OFF
 while (($#)); do
   case "$1" in
     --label)
-      labels+=("${2:?--label needs a kind: unit, sim, net, gpu, e2e, asan, fuzz or tsan}")
-      [[ $2 =~ ^(unit|sim|net|gpu|e2e|asan|fuzz|tsan)$ ]] || { echo "test.sh: --label: '$2' is no kind; see --help" >&2; exit 2; }
+      labels+=("${2:?--label needs a kind: unit, sim, net, gpu, e2e, cluster, asan, fuzz or tsan}")
+      [[ $2 =~ ^(unit|sim|net|gpu|e2e|cluster|asan|fuzz|tsan)$ ]] || { echo "test.sh: --label: '$2' is no kind; see --help" >&2; exit 2; }
       shift 2
       ;;
     --data-dir) data_dir="$(realpath -e -- "${2:?--data-dir needs a folder}")" || exit 2; shift 2 ;;
     --werror) werror=ON; shift ;;
-    --help|-h) sed -n '2,10p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed -n '2,11p' "$0" | cut -c3-; exit 0 ;;
     *) echo "test.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
@@ -64,11 +65,13 @@ report() {
 }
 rm -f build/ctest-{release,tsan,asan}.log
 
-release="$(wanted unit sim net gpu e2e)"
+release="$(wanted unit sim net gpu e2e cluster)"
 asan="$(wanted asan fuzz)"
 tsan="$(wanted tsan)"
 
 tools/setup.sh
+# Without them these tests are skipped, and say so.
+if [[ -n $(wanted cluster) ]]; then tools/setup.sh --cluster || true; fi
 if [[ -n $asan ]]; then tools/setup.sh --clang || true; fi
 
 sanitized=()

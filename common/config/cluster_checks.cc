@@ -171,6 +171,7 @@ class ClusterChecks {
     CheckListens();
     CheckPorts();
     CheckTransport();
+    CheckLaunch();
   }
 
  private:
@@ -411,6 +412,30 @@ class ClusterChecks {
       add(absl::StrCat("worker[", i, "].host"), group.has_host(), group.host());
     }
     return usable;
+  }
+
+  // Paths are those of other hosts: what is there shows when it is started.
+  void CheckLaunch() const {
+    const config::Launch& launch = config_.launch();
+    const ConfigProblems problems = problems_.In("launch");
+    for (const auto& [name, path] :
+         {std::pair("bin_dir", launch.bin_dir()),
+          std::pair("runs_dir", launch.runs_dir()),
+          std::pair("data_dir", launch.data_dir())}) {
+      if (path.empty() || path[0] == '/') continue;
+      problems.Add(name, absl::StrCat("value is ", Printable(path),
+                                      "; an absolute path is required"));
+    }
+    for (const std::string& variable : launch.environment()) {
+      const size_t equals = variable.find('=');
+      if (equals != std::string::npos && equals > 0) continue;
+      problems.Add("environment",
+                   absl::StrCat("value is ", Printable(variable),
+                                "; NAME=VALUE is required, as in "
+                                "\"OMP_NUM_THREADS=1\""));
+    }
+    if (launch.has_ssh() && launch.ssh().has_port())
+      problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
   }
 
   void CheckHosts() const {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/config/config_problems.h"
+#include "common/config/placement.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 
@@ -32,6 +33,12 @@ struct ConfigOverrides {
   // What stands after "--": program and arguments of all workers, in place of
   // worker[i].command. Empty: the file's.
   std::vector<std::string> worker_command = {};
+  // The block of `launch` that says where processes are started: "ssh". Empty:
+  // the file's.
+  std::string engine = {};
+  // In place of the hosts in the file: PlaceOnHosts(). Empty: the file's.
+  std::vector<HostSlots> hosts = {};
+  std::string hosts_origin = {};  // Their flag.
 };
 
 // The blocks of the config belong to the parts of Slackline that they are for.

@@ -277,6 +277,30 @@ absl::Status AssignField(absl::string_view assignment,
                   origin);
 }
 
+// "--on ssh". What the block has stays.
+absl::Status AssignEngine(const std::string& name,
+                          config::ClusterConfig* config,
+                          FieldOrigins* origins) {
+  const std::string origin = absl::StrCat("--on ", name);
+  const OneofDescriptor& engines =
+      *config::Launch::descriptor()->FindOneofByName("engine");
+  std::vector<std::string> known;
+  for (int i = 0; i < engines.field_count(); ++i) {
+    const FieldDescriptor& field = *engines.field(i);
+    known.push_back(field.name());
+    if (field.name() != name) continue;
+    EraseSiblings(field, "launch", origins);
+    config::Launch* const launch = config->mutable_launch();
+    launch->GetReflection()->MutableMessage(launch, &field);
+    // Whoever gave the block gave it for this.
+    const std::string path = absl::StrCat("launch.", name);
+    if (origins->At(path).empty()) origins->Set(path, origin);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      origin, ": is not known; ", absl::StrJoin(known, ", "), " are"));
+}
+
 // The program after "--", for all workers.
 void AssignCommand(const std::vector<std::string>& words,
                    config::ClusterConfig* config, FieldOrigins* origins) {
@@ -394,6 +418,8 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
     given.push_back(
         {std::string(Split(assignment)->first), SetOrigin(assignment)});
   }
+  if (!overrides.engine.empty())
+    SL_RETURN_IF_ERROR(AssignEngine(overrides.engine, config, origins));
   if (!overrides.worker_command.empty()) {
     AssignCommand(overrides.worker_command, config, origins);
   }
@@ -405,7 +431,8 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
                      "after --, that replaces ",
                      path, "; keep one of them"));
   }
-  return absl::OkStatus();
+  if (overrides.hosts.empty()) return absl::OkStatus();
+  return PlaceOnHosts(overrides.hosts, overrides.hosts_origin, config, origins);
 }
 
 absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text) {

@@ -22,10 +22,12 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "job/job_config.h"
+#include "proto/agent.pb.h"
 #include "proto/wire.pb.h"
 #include "server/coordinator/state/file_state_store.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/small_job.h"
+#include "tools/cli/agent/agent_frames.h"
 
 namespace slackline::fuzz {
 namespace {
@@ -429,6 +431,38 @@ void AddFiles(Corpus* corpus) {
               "\"train.epochs=2\" }\n");
 }
 
+// What agents and `slackline run` say to each other.
+void AddAgents(Corpus* corpus) {
+  agent::FromAgent hello;
+  hello.mutable_hello()->set_version("0.1.0");
+  hello.mutable_hello()->set_cores(2);
+  agent::FromAgent answer;
+  answer.mutable_answer()->set_request(1);
+  answer.mutable_answer()->set_text("folder /a cannot be made");
+  agent::FromAgent exit;
+  exit.mutable_exit()->mutable_member()->set_index(1);
+  exit.mutable_exit()->set_signal(9);
+  agent::FromAgent part;
+  part.mutable_file_part()->set_name("logs/worker-1.log");
+  part.mutable_file_part()->set_data("line");
+  corpus->Add(
+      "agent", "said",
+      absl::StrCat("motd", kAgentGreeting, AgentFrame(hello),
+                   AgentFrame(answer), AgentFrame(exit), AgentFrame(part)));
+  agent::ToAgent begin;
+  begin.mutable_begin()->set_run_folder("/runs/a");
+  begin.mutable_begin()->add_program("/bin/worker");
+  agent::ToAgent start;
+  start.mutable_start()->add_command("/bin/worker");
+  (*start.mutable_start()->mutable_environment())["A"] = "b";
+  agent::ToAgent port;
+  port.mutable_take_port()->set_host("h1");
+  corpus->Add(
+      "agent", "asked",
+      absl::StrCat(AgentFrame(begin), AgentFrame(start), AgentFrame(port)));
+  corpus->Add("agent", "name", "logs/worker-1.log");
+}
+
 }  // namespace
 }  // namespace slackline::fuzz
 
@@ -440,5 +474,6 @@ int main(int argc, char** argv) {
   slackline::fuzz::Corpus corpus(argv[1]);
   slackline::fuzz::AddMessages(&corpus);
   slackline::fuzz::AddFiles(&corpus);
+  slackline::fuzz::AddAgents(&corpus);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "common/process/exit_code.h"
 #include "common/process/usage_error.h"
 #include "common/version.h"
+#include "tools/cli/agent/agent.h"
 #include "tools/cli/checkpoint/checkpoint_flags.h"
 #include "tools/cli/data/data_flags.h"
 #include "tools/cli/experiment/experiment_flags.h"
@@ -75,6 +76,12 @@ int main(int argc, char** argv) {
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
+  // Not for people, so no help names it.
+  app.add_subcommand("agent",
+                     "Starts the processes of a job on this host for "
+                     "a slackline run on another one.")
+      ->group("")
+      ->callback([&exit_code] { exit_code = slackline::RunAgent(); });
   // After them: a command begins with the footer that is there then.
   app.footer(
       "Examples:\n"

@@ -30,10 +30,12 @@ absl::Status SystemError(absl::string_view what, int error) {
 }
 
 // Runs in the child: only calls that are safe after fork() in a process with
-// threads. `log` may be -1. Ends with exec, or writes errno to `report`.
+// threads. `output` and `error_output` may be -1. Ends with exec, or writes
+// errno to `report`.
 [[noreturn]] void BecomeProgram(char* const* arguments,
                                 char* const* environment, bool detached,
-                                pid_t parent, int input, int log, int report) {
+                                pid_t parent, int input, int output,
+                                int error_output, int report) {
   if (detached) {
     setsid();
   } else {
@@ -46,7 +48,8 @@ absl::Status SystemError(absl::string_view what, int error) {
   }
   const int from = input >= 0 ? input : open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (from >= 0 && (from == 0 ? fcntl(0, F_SETFD, 0) : dup2(from, 0)) >= 0 &&
-      (log < 0 || (dup2(log, 1) >= 0 && dup2(log, 2) >= 0))) {
+      (output < 0 || dup2(output, 1) >= 0) &&
+      (error_output < 0 || dup2(error_output, 2) >= 0)) {
     execve(arguments[0], arguments, environment);
   }
   const int error = errno;
@@ -171,8 +174,11 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
     return SystemError(absl::StrCat("starting ", options.command[0]), errno);
   }
   if (pid == 0) {
+    const auto or_log = [&](int fd) { return fd >= 0 ? fd : log.get(); };
     BecomeProgram(arguments.data(), environment.data(), options.detached,
-                  parent, options.standard_input, log.get(), write_end.get());
+                  parent, options.standard_input,
+                  or_log(options.standard_output),
+                  or_log(options.standard_error), write_end.get());
   }
   ChildProcess child(pid, kills_before);
   write_end.Close();

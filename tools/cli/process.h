@@ -42,6 +42,9 @@ class ChildProcess {
     std::map<std::string, std::string> environment = {};
     // -1: it is empty.
     int standard_input = -1;
+    // In place of what log_path says. -1: as that says.
+    int standard_output = -1;
+    int standard_error = -1;
     // In a session of its own, away from the terminal, so that it can be
     // Release()d.
     bool detached = false;

@@ -19,8 +19,8 @@
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
 #include "tools/cli/installed.h"
-#include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
+#include "tools/cli/run/member_launch.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/text.h"
 #include "tools/experiment/plan.h"
@@ -42,9 +42,8 @@ absl::Status CheckRunnable(const ExperimentPlan& plan,
   for (const PlannedVariant& variant : plan.variants) {
     const std::string prefix = absl::StrCat("variant '", variant.name, "': ");
     if (variant.replay.empty()) {
-      note(
-          Annotate(LocalCluster::CheckPrograms(options.bin_dir, variant.config),
-                   absl::StrCat("variant '", variant.name, "'")));
+      note(Annotate(CheckPrograms(options.bin_dir, variant.config),
+                    absl::StrCat("variant '", variant.name, "'")));
     } else {
       replays = true;
     }

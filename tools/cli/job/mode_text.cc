@@ -32,7 +32,7 @@ std::string PhaseState(const wire::View& view, int phase) {
 }
 
 // "the workers have completed 480 to 483 of 1170 steps"
-std::string ClocksText(const wire::StatusReply& status) {
+std::string StepsDoneText(const wire::StatusReply& status) {
   if (status.worker().empty()) return "there are no workers";
   const auto [slowest, fastest] = std::minmax_element(
       status.worker().begin(), status.worker().end(),
@@ -167,7 +167,7 @@ std::string ModesText(const wire::StatusReply& status) {
   }
   std::string text =
       absl::StrCat("job ", view.job(), ": mode ", ModeOutlook(status), "; ",
-                   ClocksText(status), "\n");
+                   StepsDoneText(status), "\n");
   if (!status.mode_policy().empty()) {
     absl::StrAppend(&text, "policy: ", status.mode_policy(), "\n");
   }

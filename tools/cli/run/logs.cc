@@ -1,10 +1,13 @@
 #include "tools/cli/run/logs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace slackline {
@@ -76,6 +79,33 @@ std::string ErrorLine(absl::string_view text) {
     }
   }
   return found;
+}
+
+absl::Status MemberLogs::MakeFolder() const {
+  const std::string logs = absl::StrCat(out_dir_, "/logs");
+  std::error_code error;
+  std::filesystem::create_directories(logs, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("folder ", logs, " cannot be made: ", error.message()));
+}
+
+void MemberLogs::Begin(const Member& member) {
+  std::error_code ignored;
+  do {
+    ++starts_[member];
+  } while (std::filesystem::exists(PathOf(member), ignored));
+}
+
+std::string MemberLogs::NameOf(const Member& member) const {
+  const int starts = starts_.at(member);
+  return absl::StrCat("logs/", member.worker ? "worker-" : "server-",
+                      member.index,
+                      starts == 1 ? "" : absl::StrCat(".", starts), ".log");
+}
+
+std::string MemberLogs::PathOf(const Member& member) const {
+  return absl::StrCat(out_dir_, "/", NameOf(member));
 }
 
 }  // namespace slackline

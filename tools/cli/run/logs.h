@@ -1,10 +1,15 @@
-// What a process's log says about its end.
+// The logs of a job's processes: where they are, and what one says about the
+// end of its process.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "tools/cli/run/supervisor.h"
 
 namespace slackline {
 
@@ -19,5 +24,23 @@ std::vector<std::string> LastLines(absl::string_view text, int count);
 // before them (time, level). A line in which a coordinator says why the job
 // has failed wins over all others. Empty if there is none.
 std::string ErrorLine(absl::string_view text);
+
+// A file for each start of each process, in the folder logs/ of a run. What is
+// there of an earlier run stays.
+class MemberLogs {
+ public:
+  explicit MemberLogs(std::string out_dir) : out_dir_(std::move(out_dir)) {}
+  absl::Status MakeFolder() const;
+  // The next file of the process: the first whose name is free.
+  void Begin(const Member& member);
+  // "logs/worker-2.log"; of a process that was started again
+  // "logs/worker-2.3.log". Of one whose Begin() was called.
+  std::string NameOf(const Member& member) const;
+  std::string PathOf(const Member& member) const;
+
+ private:
+  const std::string out_dir_;
+  std::map<Member, int> starts_;
+};
 
 }  // namespace slackline

@@ -9,10 +9,13 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
+#include "common/net/resolve.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
+#include "tools/cli/job/reach.h"
 #include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
@@ -62,13 +65,27 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
 
 namespace {
 
+constexpr absl::Duration kReachMax = absl::Seconds(2);
+
+// Nobody listens there. Of another host that cannot be reached nothing is
+// known.
+absl::Status CheckNobodyListens(const config::Coordinator& coordinator) {
+  if (coordinator.port() == 0) return absl::OkStatus();
+  const absl::StatusOr<std::string> address = ResolveHost(coordinator.host());
+  if (address.ok() && IsOwnAddress(*address, OwnAddresses()))
+    return CheckPortFree(coordinator.host(), coordinator.port());
+  const std::string endpoint =
+      TcpEndpoint(coordinator.host(), coordinator.port());
+  std::string detail;
+  if (TryToReach(endpoint, kReachMax, &detail) != Reach::kSilent)
+    return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("somebody listens at ", endpoint));
+}
+
 // The coordinator of the run in the folder has this config.
 absl::Status CheckNobodyRuns(const std::string& out_dir,
                              const config::ClusterConfig& config) {
-  const config::Coordinator& coordinator = config.coordinator();
-  return Annotate(coordinator.port() == 0
-                      ? absl::OkStatus()
-                      : CheckPortFree(coordinator.host(), coordinator.port()),
+  return Annotate(CheckNobodyListens(config.coordinator()),
                   absl::StrCat("--out: the job in ", out_dir,
                                " seems to run still (`slackline status ",
                                out_dir, "`); two cannot write there"));

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -27,21 +26,24 @@
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/utf8.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
-#include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
-#include "tools/cli/run/capacity.h"
-#include "tools/cli/run/local_cluster.h"
+#include "tools/cli/launch/remote_shell.h"
+#include "tools/cli/launch/slurm_hosts.h"
+#include "tools/cli/run/by_hand.h"
+#include "tools/cli/run/job_place.h"
 #include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/run/member_launch.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
+#include "tools/cli/run/running_job.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 #include "tools/experiment/replay_spec.h"
@@ -49,11 +51,6 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
-constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
-// An answer that has not come by then is asked for again.
-constexpr absl::Duration kStatusAgain = absl::Seconds(1);
-constexpr int kLogLines = 8;
 constexpr char kInterruptedBetween[] =
     "interrupted by the user before the job was restored";
 constexpr char kTerminatedBetween[] =
@@ -62,12 +59,6 @@ constexpr char kTerminatedBetween[] =
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
-
-// Time that does not jump when somebody sets the clock.
-absl::Time SteadyNow() {
-  return absl::UnixEpoch() +
-         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 // Whether file or flags name the coordinator's port, or leave it to us.
 bool PortIsGiven(const RunOptions& options) {
@@ -82,60 +73,6 @@ bool PortIsGiven(const RunOptions& options) {
     config.mutable_coordinator()->clear_port();
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
-}
-
-// What one types to start a process: with its environment, if it has one.
-std::string LaunchLine(const LocalCluster::Launch& launch) {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : launch.environment) {
-    words.push_back(absl::StrCat(name, "=", value));
-  }
-  if (!words.empty()) words.insert(words.begin(), "env");
-  words.insert(words.end(), launch.command.begin(), launch.command.end());
-  return ShellLine(words);
-}
-
-// What to start by hand when the job needs more machines than this one.
-std::string ByHandText(const RunOptions& options,
-                       const config::ClusterConfig& config,
-                       const std::vector<std::string>& elsewhere) {
-  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
-  const LocalCluster::Options launches = {
-      .bin_dir = options.bin_dir,
-      .cluster_file = options.config_path,
-      .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
-      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
-      .resume = options.resume,
-      .any_server_takes_over = AnyServerTakesOver(config),
-      .workers = workers};
-  std::string text = absl::StrCat(
-      absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
-      " not this machine, and `slackline run` starts processes on this machine "
-      "only; start these on their hosts, all with the same config:\n");
-  std::string overrides;
-  if (!options.overrides.mode.empty()) {
-    absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
-  }
-  if (!options.overrides.delays.empty()) {
-    absl::StrAppend(&overrides, " '--delays=", options.overrides.delays, "'");
-  }
-  for (const std::string& set : options.overrides.sets) {
-    absl::StrAppend(&overrides, " '--set=", set, "'");
-  }
-  const auto add = [&](const std::string& host, const Member& member) {
-    absl::StrAppend(&text, "  ", host, ":  ",
-                    LaunchLine(LocalCluster::LaunchOf(launches, member)),
-                    overrides, "\n");
-  };
-  for (const ServerProcess& server : ServerProcesses(config)) {
-    add(server.host, {.worker = false, .index = server.index});
-  }
-  for (const WorkerProcess& worker : workers) {
-    add(worker.host, {.worker = true, .index = worker.rank});
-  }
-  absl::StrAppend(&text, "and follow them with `slackline status ",
-                  options.config_path, "`");
-  return text;
 }
 
 // "\nprogram of workers: ./train --fast", one for each group that has one.
@@ -160,247 +97,6 @@ std::string JobText(const config::ClusterConfig& config) {
                       ServerProcesses(config).size(), " servers, ",
                       WorkerProcesses(config).size(), " workers");
 }
-
-// How often each server is started again. Without copies of its shards the job
-// does not outlive it.
-int ServerRestarts(const RunOptions& options,
-                   const config::ClusterConfig& config) {
-  constexpr int kWithReplicas = 3;
-  return options.restart_servers.value_or(config.replicas() > 0 ? kWithReplicas
-                                                                : 0);
-}
-
-// A job whose processes run, until none does.
-class RunningJob {
- public:
-  RunningJob(const RunOptions& options, const config::ClusterConfig& config,
-             LocalCluster cluster, CoordinatorClient* client,
-             SignalWatch* signals, Display* display)
-      : options_(options),
-        lease_ms_(config.limits().lease_ms()),
-        replicas_(config.replicas()),
-        any_server_takes_over_(AnyServerTakesOver(config)),
-        cluster_(std::move(cluster)),
-        client_(client),
-        signals_(signals),
-        display_(display),
-        supervisor_(
-            {.servers = static_cast<int>(ServerProcesses(config).size()),
-             .workers = static_cast<int>(WorkerProcesses(config).size()),
-             .worker_restarts_max = options.restart_workers,
-             .server_restarts_max = ServerRestarts(options, config),
-             .lease = absl::Milliseconds(lease_ms_),
-             .any_server_takes_over = any_server_takes_over_,
-             .suspends = config.has_checkpoint(),
-             .save_timeout =
-                 absl::Milliseconds(config.limits().save_timeout_ms()),
-             // Members wait for one that goes on elsewhere.
-             .silence_max =
-                 absl::Milliseconds(
-                     AnyServerTakesOver(config)
-                         ? std::max(config.limits().start_timeout_ms(),
-                                    config.limits().coordinator_timeout_ms())
-                         : config.limits().start_timeout_ms()) +
-                 absl::Seconds(10)},
-            SteadyNow()),
-        step_at_(SteadyNow()),
-        next_line_(SteadyNow() + kLineEvery) {}
-
-  // OK if the coordinator declared the job finished; else why not. Unavailable
-  // if the connection to it breaks for good.
-  absl::Status Await() {
-    while (!supervisor_.Over()) {
-      const SignalWatch::Requests requests = signals_->Wait(kWaitMax);
-      for (int i = 0; i < requests.interrupts; ++i)
-        Say(supervisor_.OnInterrupt(SteadyNow()));
-      for (int i = 0; i < requests.terminations; ++i)
-        Say(supervisor_.OnTermination(SteadyNow()));
-      for (int i = 0; i < requests.hangups; ++i)
-        Say(supervisor_.OnHangup(SteadyNow()));
-      for (int i = 0; i < requests.quits; ++i)
-        Say(supervisor_.OnQuit(SteadyNow()));
-      for (const MemberExit& exit : cluster_.Reap()) {
-        supervisor_.OnExit(exit, SteadyNow());
-      }
-      SL_RETURN_IF_ERROR(PollStatus());
-      SL_RETURN_IF_ERROR(Perform(supervisor_.Tick(SteadyNow())));
-      ShowProgress();
-    }
-    display_->Redraw({});
-    if (supervisor_.finished()) return absl::OkStatus();
-    return absl::AbortedError(supervisor_.Reason());
-  }
-
-  // Once Await() has returned: how the job has ended, as far as this process
-  // knows.
-  const Supervisor& supervisor() const { return supervisor_; }
-  uint64_t run() const { return run_; }            // View.run; 0: not known.
-  int64_t steps() const { return steps_; }         // Of the fastest worker.
-  bool ends_early() const { return ends_early_; }  // A user has asked for it.
-  // When the last step was seen; if none was, the start.
-  absl::Time step_at() const { return step_at_; }
-
- private:
-  void Say(const std::string& text) {
-    if (!text.empty()) display_->Print(text);
-  }
-
-  absl::Status PollStatus() {
-    const absl::Time now = SteadyNow();
-    if (now >= next_ask_) {
-      // A full queue means that nobody is there to answer.
-      const absl::Status sent = client_->AskStatus();
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-      next_ask_ = now + kStatusAgain;
-      asked_ = now;
-    }
-    while (true) {
-      SL_ASSIGN_OR_RETURN(const std::optional<wire::StatusReply> status,
-                          client_->Receive());
-      if (const std::string refused = client_->TakeFinishRefused();
-          !refused.empty()) {
-        Say(supervisor_.OnFinishRefused(refused, SteadyNow()));
-      }
-      if (!status.has_value()) return absl::OkStatus();
-      state_ = status->view().state();
-      Note(*status, now);
-      supervisor_.OnStatus(*status, now);
-      SayFailedCheckpoint(*status);
-      progress_.Update(*status, now);
-      known_ = true;
-      next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
-    }
-  }
-
-  void Note(const wire::StatusReply& status, absl::Time now) {
-    const wire::View& view = status.view();
-    run_ = view.run();
-    ends_early_ = view.end_clock() > 0 || view.change().has_ending();
-    for (const run::WorkerStats& worker : status.worker()) {
-      if (worker.clock() <= steps_) continue;
-      steps_ = worker.clock();
-      step_at_ = now;
-    }
-  }
-
-  // Each once: only the log of the coordinator's server would have it else.
-  void SayFailedCheckpoint(const wire::StatusReply& status) {
-    if (status.checkpoint_failed() == checkpoint_failed_) return;
-    checkpoint_failed_ = status.checkpoint_failed();
-    if (!checkpoint_failed_.empty()) {
-      display_->Print(
-          absl::StrCat("warning: no checkpoint: ", checkpoint_failed_));
-    }
-  }
-
-  absl::Status Perform(const Supervisor::Effects& effects) {
-    for (const MemberExit& death : effects.deaths) Report(death, effects);
-    for (const std::string& note : effects.notes) display_->Print(note);
-    for (const Member& member : effects.restarts) {
-      const absl::Status started = cluster_.Restart(member);
-      supervisor_.OnRestart(member, started.ok(), SteadyNow());
-      display_->Print(
-          started.ok()
-              ? absl::StrCat(
-                    "started ", member.ToString(), " again; it ",
-                    member == supervisor_.host() && !any_server_takes_over_
-                        ? "goes on as the coordinator at once, and joins "
-                        : "joins ",
-                    "when the lease of the old one has run out")
-              : std::string(started.message()));
-    }
-    if (!effects.finish_reason.empty()) {
-      const absl::Status sent = client_->AskFinish(effects.finish_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (!effects.suspend_reason.empty()) {
-      const absl::Status sent = client_->AskSuspend(effects.suspend_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (!effects.stop_reason.empty()) {
-      const absl::Status sent = client_->AskStop(effects.stop_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (effects.signal_host != 0)
-      cluster_.Signal(supervisor_.host(), effects.signal_host);
-    if (effects.signal_others != 0)
-      cluster_.SignalAllBut(supervisor_.host(), effects.signal_others);
-    return absl::OkStatus();
-  }
-
-  void Report(const MemberExit& death, const Supervisor::Effects& effects) {
-    const std::string log = cluster_.LogPath(death.member);
-    std::string text = death.ToString();
-    const bool starts_again =
-        absl::c_linear_search(effects.restarts, death.member);
-    if (death.member.worker && state_ == wire::RUNNING && !starts_again) {
-      absl::StrAppend(&text,
-                      "; the others go on without it after its lease of ",
-                      lease_ms_, " ms");
-    }
-    const bool is_followed =
-        any_server_takes_over_
-            ? state_ == wire::RUNNING && !supervisor_.coordinator_gone()
-            : starts_again;
-    if (death.hosted_coordinator && is_followed) {
-      absl::StrAppend(&text,
-                      any_server_takes_over_
-                          ? "; another server goes on as the coordinator when "
-                            "its lease in etcd has run out"
-                          : "; the others wait for the next coordinator");
-    }
-    if (!death.member.worker && (!death.hosted_coordinator || is_followed) &&
-        state_ == wire::RUNNING && replicas_ > 0) {
-      absl::StrAppend(&text,
-                      "; where its shards have copies in sync, these serve "
-                      "after its lease of ",
-                      lease_ms_, " ms");
-    }
-    absl::StrAppend(&text, "; the end of ", log, ":");
-    const std::vector<std::string> lines = LastLines(ReadTail(log), kLogLines);
-    for (const std::string& line : lines) {
-      absl::StrAppend(&text, "\n  | ", line);
-    }
-    if (lines.empty()) absl::StrAppend(&text, " it is empty");
-    display_->Print(text);
-  }
-
-  void ShowProgress() {
-    if (!options_.progress || !known_) return;
-    for (const std::string& evaluation : progress_.TakeEvaluations()) {
-      display_->Print(evaluation);
-    }
-    if (display_->terminal()) {
-      display_->Redraw(progress_.Block(display_->width()));
-      return;
-    }
-    const absl::Time now = SteadyNow();
-    if (now < next_line_) return;
-    next_line_ = now + kLineEvery;
-    display_->Print(progress_.Line());
-  }
-
-  const RunOptions& options_;
-  const int lease_ms_;
-  const int replicas_;
-  const bool any_server_takes_over_;
-  LocalCluster cluster_;
-  CoordinatorClient* const client_;
-  SignalWatch* const signals_;
-  Display* const display_;
-  Supervisor supervisor_;
-  Progress progress_;
-  uint64_t run_ = 0;
-  int64_t steps_ = 0;
-  bool ends_early_ = false;
-  absl::Time step_at_;
-  bool known_ = false;             // A status has come.
-  std::string checkpoint_failed_;  // As of the last one.
-  wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
-  absl::Time asked_ = absl::InfinitePast();
-  absl::Time next_ask_ = absl::InfinitePast();
-  absl::Time next_line_;
-};
 
 // The server with the coordinator writes the summary of a run; if it has died,
 // nobody has. Then there is one at least of how the job has ended, and with
@@ -594,7 +290,7 @@ absl::Status EndOfRun(const std::string& out_dir,
       .why = std::string(why.message()),
       .run = job.run(),
       .steps = job.steps(),
-      .since = SteadyNow() - job.step_at(),
+      .since = job.SinceLastStep(),
       .suspending = supervisor.suspending()};
   if (result.ok()) {
     const run::Summary& summary = result->summary;
@@ -629,36 +325,27 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
   return ShellLine(words);
 }
 
-// Refuses, or warns of, a job that is too large for this machine.
-absl::Status CheckCapacity(const RunOptions& options,
-                           const config::ClusterConfig& config,
-                           const std::string& data_dir, Display* display) {
-  const Demand demand = DemandOf(config, data_dir);
-  const Capacity here = CapacityHere();
-  if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
-  if (const std::string warning = CoresWarning(demand, here); !warning.empty())
-    display->Print(warning);
-  return absl::OkStatus();
-}
-
 absl::Status DryRun(const RunOptions& options,
                     const config::ClusterConfig& config,
                     const std::vector<std::string>& elsewhere,
                     Display* display) {
-  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  const bool is_remote = !place->Text().empty();
+  SL_RETURN_IF_ERROR(place->Check());
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
   std::string data_dir;
   if (!options.data_dir.empty()) {  // Else it might have to be fetched.
-    SL_ASSIGN_OR_RETURN(data_dir, FindData(config, options.data_dir, display));
+    SL_ASSIGN_OR_RETURN(data_dir, place->FindData());
   }
   // Of a job on several machines this one has a part.
-  if (elsewhere.empty()) {
-    SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
-  } else {
+  if (!elsewhere.empty()) {
     display->Print(ByHandText(options, config, elsewhere));
+  } else if (!is_remote) {
+    SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   }
   display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
+                              place->Text(),
                               "\nnothing is started: --dry-run"));
   const std::string text =
       absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(config));
@@ -698,7 +385,8 @@ int AfterTheEnd(const config::ClusterConfig& config,
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                            Display* display) {
-  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  SL_RETURN_IF_ERROR(place->Check());
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
@@ -708,28 +396,16 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   if (!options.resume.empty()) {
     SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
   }
-  const std::string host = config.coordinator().host();
-  std::optional<PortReservation> reservation;
-  if (PortIsGiven(options)) {
-    std::set<std::string> hosts = {host};
-    if (AnyServerTakesOver(config)) {
-      for (const ServerProcess& server : ServerProcesses(config))
-        hosts.insert(server.host);
-    }
-    for (const std::string& each : hosts) {
-      SL_RETURN_IF_ERROR(
-          Annotate(CheckPortFree(each, config.coordinator().port()),
-                   "coordinator.port (choose another, or leave it out for any "
-                   "free one)"));
-    }
-  } else {
-    SL_ASSIGN_OR_RETURN(PortReservation free, PortReservation::AnyFree(host));
-    reservation.emplace(std::move(free));
-    config.mutable_coordinator()->set_port(reservation->port());
-  }
-  SL_ASSIGN_OR_RETURN(const std::string data_dir,
-                      FindData(config, options.data_dir, display));
-  SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
+  const bool any_port = !PortIsGiven(options);
+  SL_ASSIGN_OR_RETURN(const std::string data_dir, place->FindData());
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
+  SL_RETURN_IF_ERROR(place->Connect(signals.get()));
+  SL_ASSIGN_OR_RETURN(
+      const int port,
+      place->TakePort(any_port ? 0 : config.coordinator().port()));
+  config.mutable_coordinator()->set_port(port);
+  SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
@@ -738,12 +414,10 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       cluster_file,
       {absl::StrCat("# Written by `slackline run` from ", options.config_path,
                     ": what was left out is filled in.\n",
-                    reservation.has_value() ? kAnyPort : ""),
+                    any_port ? kAnyPort : ""),
        ToText(config)}));
 
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
-                      SignalWatch::Create());
-  LocalCluster::Options cluster_options = {
+  LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
@@ -756,7 +430,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
   display->Print(
       absl::StrCat(JobText(config), ", coordinator at ", endpoints.front(),
-                   OwnProgramsText(config),
+                   OwnProgramsText(config), place->Text(),
                    data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
                    "\nfolder: ", out_dir, " (logs in logs/; `slackline status ",
                    out_dir, "` shows details)"));
@@ -779,8 +453,8 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   // Runs of the job, until one is not to be followed by another. The port of
   // the coordinator stays, so that who follows the job still finds it.
   while (true) {
-    SL_ASSIGN_OR_RETURN(LocalCluster cluster,
-                        LocalCluster::Start(cluster_options));
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<Cluster> cluster,
+                        place->Start(cluster_options, config));
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                         CoordinatorClient::Connect(endpoints, config.job()));
     Restorer::Lost lost;
@@ -859,9 +533,49 @@ absl::Status PutWholePath(const RunOptions& options,
   return absl::OkStatus();
 }
 
+// Within Slurm, and neither file nor flags say on which nodes.
+bool HostsAreThoseOfSlurm(const RunOptions& options) {
+  const absl::StatusOr<std::string> text =
+      ReadRegularFile(options.config_path, kConfigFileBytesMax);
+  if (!text.ok()) return false;
+  config::ClusterConfig config;
+  FieldOrigins origins(options.config_path);
+  // What is wrong with it is said by those who read it in earnest.
+  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok() ||
+      !ApplyOverrides(options.overrides, &config, &origins).ok()) {
+    return false;
+  }
+  const auto has_host = [](const auto& group) { return group.has_host(); };
+  return config.launch().has_slurm() && !config.coordinator().has_host() &&
+         absl::c_none_of(config.server(), has_host) &&
+         absl::c_none_of(config.worker(), has_host);
+}
+
+// Reads --hosts or --hostfile, or asks Slurm.
+absl::Status TakeHosts(RunOptions* options) {
+  if (options->hosts.empty() && options->host_file.empty()) {
+    if (!HostsAreThoseOfSlurm(*options)) return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+    options->overrides.hosts_origin = "--on slurm";
+    return absl::OkStatus();
+  }
+  const bool is_file = options->hosts.empty();
+  const std::string origin =
+      is_file ? absl::StrCat("--hostfile ", options->host_file)
+              : absl::StrCat("--hosts ", options->hosts);
+  absl::StatusOr<std::vector<HostSlots>> hosts =
+      is_file ? ReadHostFile(options->host_file) : ParseHosts(options->hosts);
+  if (!hosts.ok())
+    return Annotate(hosts.status(), is_file ? "--hostfile" : "--hosts");
+  options->overrides.hosts = *std::move(hosts);
+  options->overrides.hosts_origin = origin;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-int Run(const RunOptions& options) {
+int Run(const RunOptions& given) {
+  RunOptions options = given;
   Display display;
   const auto complain = [&](absl::string_view text) {
     display.Print(absl::StrCat("slackline run: ", text));
@@ -871,6 +585,10 @@ int Run(const RunOptions& options) {
     const absl::Status text = CheckPathText(flag, path);
     if (text.ok()) continue;
     complain(text.message());
+    return kExitUsage;
+  }
+  if (const absl::Status hosts = TakeHosts(&options); !hosts.ok()) {
+    complain(hosts.message());
     return kExitUsage;
   }
   absl::StatusOr<config::ClusterConfig> config =
@@ -892,7 +610,10 @@ int Run(const RunOptions& options) {
       return kExitUsage;
     }
   }
-  const std::vector<std::string> elsewhere = HostsElsewhere(*config);
+  // Another engine goes to all hosts, and to this one, too.
+  std::vector<std::string> elsewhere;
+  if (ShellOf(config->launch()).name.empty())
+    elsewhere = HostsElsewhere(*config);
   if (!elsewhere.empty() && !options.dry_run) {
     complain(ByHandText(options, *config, elsewhere));
     return kExitUsage;

@@ -1,4 +1,4 @@
-// `slackline run`: a whole job on this machine, from its config to its results.
+// `slackline run`: a whole job, from its config to its results.
 #pragma once
 
 #include <optional>
@@ -27,6 +27,10 @@ struct RunOptions {
   // ServerRestarts().
   std::optional<int> restart_servers = {};
   bool progress = true;
+  // Processes are placed on these hosts, as ParseHosts() has them, or on those
+  // of a file; empty: on those of the config.
+  std::string hosts = {};
+  std::string host_file = {};
   bool dry_run = false;  // Checks what it can, and starts and writes nothing.
   // Those of the flags, as they were given, that a run needs again which goes
   // on with the config and the folder of this one.

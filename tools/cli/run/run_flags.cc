@@ -18,8 +18,9 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run.overrides.worker_command = invocation.worker_command;
   CLI::App* const run_command = app->add_subcommand(
       "run",
-      "Runs a whole job on this machine: starts its servers and workers, shows "
-      "its progress, prints its results.\n"
+      "Runs a whole job: starts its servers and workers, shows its progress, "
+      "prints its results. On this machine, or with --on on others "
+      "(docs/clusters.md).\n"
       "Ctrl-C ends the job early, with its model; a second one stops it at "
       "once, without; a third kills it. SIGTERM stops it at once, too, unless "
       "the "
@@ -47,6 +48,22 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "worker[0].count=2; may be repeated")
       ->allow_extra_args(false);
   AddTrainFlags(run_command, &run.overrides.sets);
+  run_command->add_option(
+      "--on", run.overrides.engine,
+      "Where processes are started: here, or on the hosts of the config by "
+      "ssh, "
+      "or by slurm within an allocation, whose nodes it takes where the config "
+      "names no hosts; default: as the config's launch block "
+      "says, else here");
+  CLI::Option* const hosts = run_command->add_option(
+      "--hosts", run.hosts,
+      "HOST:WORKERS,... places the config's processes on these hosts, whatever "
+      "hosts it names: servers go round them, workers fill them, the "
+      "coordinator is on the first");
+  run_command
+      ->add_option("--hostfile", run.host_file,
+                   "The same from a file with lines like: HOST slots=WORKERS")
+      ->excludes(hosts);
   run_command->add_option(
       "--data-dir", run.data_dir,
       "Folder below which the data are; default: ~/.cache/slackline/data, into "
@@ -107,6 +124,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
       "  slackline run examples/mnist_mlp.textproto --delays uniform:2\n"
       "  slackline run examples/mnist_mlp.textproto --epochs 1 --dry-run\n"
+      "  slackline run examples/mnist_mlp.textproto --on ssh --hosts n1:2,n2:2 "
+      "--set insecure=true\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");

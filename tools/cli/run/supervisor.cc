@@ -39,8 +39,10 @@ std::string Member::ToString() const {
 }
 
 std::string MemberExit::ToString() const {
-  return absl::StrCat(member.ToString(), " (pid ", pid, ") ",
-                      status.ToString());
+  return absl::StrCat(
+      member.ToString(), " (pid ", pid, host.empty() ? "" : " on ", host, ") ",
+      lost_with_host ? "was lost with the connection to its host"
+                     : status.ToString());
 }
 
 Supervisor::Supervisor(const Options& options, absl::Time now)

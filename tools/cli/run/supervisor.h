@@ -42,6 +42,10 @@ struct MemberExit {
   int pid = 0;
   ExitStatus status;
   std::string error_line;  // What its log says about it; may be empty.
+  std::string host = {};   // Where it ran; empty: here.
+  // Nobody knows how it ended: the connection to its host did, and error_line
+  // says how.
+  bool lost_with_host = false;
   // The Supervisor's to say: the coordinator was in this process.
   bool hosted_coordinator = false;
   // "worker 2 (pid 7) was killed by signal 9 (SIGKILL)"

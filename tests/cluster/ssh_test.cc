@@ -1,0 +1,338 @@
+// `slackline run --on ssh`, through a real sshd at addresses that stand for
+// hosts.
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/version.h"
+#include "gmock/gmock.h"
+#include "proto/agent.pb.h"
+#include "tests/cluster/ssh_daemon.h"
+#include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
+#include "tools/cli/agent/agent_frames.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+namespace fs = std::filesystem;
+
+constexpr char kInterruptedText[] = "exited with code 130";
+
+class SshTest : public JobTest {
+ protected:
+  void SetUp() override {
+    if (SshDaemon::Program().empty()) GTEST_SKIP() << kNoSshd;
+    daemon_ = std::make_unique<SshDaemon>(Path("ssh"));
+    // So the command lines of agents name the test.
+    fs::create_symlink(SLACKLINE_BIN_DIR, Path("bin"));
+  }
+
+  // SmallJob() with a launch block: the folders of runs on the hosts are in
+  // there/. `more` is in the block, too.
+  std::string Job(const SmallJobOptions& options = {},
+                  const std::string& more = "") const {
+    return JobWith(daemon_->Block(), options, more);
+  }
+  std::string JobWith(const std::string& ssh_block,
+                      const SmallJobOptions& options = {},
+                      const std::string& more = "") const {
+    return absl::StrCat(SmallJob(options), "launch { runs_dir: \"",
+                        Path("there"), "\" ",
+                        absl::StrContains(more, "bin_dir")
+                            ? ""
+                            : absl::StrCat("bin_dir: \"", Path("bin"), "\" "),
+                        more, " ", ssh_block, " }\n");
+  }
+
+  std::unique_ptr<Process> StartOnHosts(
+      const std::string& name, const std::string& config,
+      std::vector<std::string> arguments = {}) {
+    // Before what the caller may have behind "--".
+    arguments.insert(arguments.begin(),
+                     {"--on=ssh", "--hosts=127.0.0.2:2,127.0.0.3:2"});
+    return StartRun(name, config, arguments);
+  }
+  // Of the run's config, which has the coordinator's port.
+  std::string ClusterFile(const std::string& name) const {
+    return Path(absl::StrCat(name, "/cluster.textproto"));
+  }
+
+  // The ssh that leads to the host.
+  static pid_t SshTo(const std::string& host, const std::string& folder) {
+    for (const std::string& process : ProcessesMentioning(folder)) {
+      int pid = 0;
+      if (absl::StrContains(process, absl::StrCat(" -- ", host, " ")) &&
+          absl::SimpleAtoi(process.substr(0, process.find(':')), &pid)) {
+        return pid;
+      }
+    }
+    ADD_FAILURE() << "no ssh to " << host;
+    return 0;
+  }
+
+  std::unique_ptr<SshDaemon> daemon_;
+};
+
+constexpr char kLong[] = "epochs: 1000 seed: 1";
+
+TEST_F(SshTest, TrainsTheSameModelAsProcessesHereAndBringsAllFilesBack) {
+  Run("here", Write("here.textproto", SmallJob()));
+  const std::string config = Write("job.textproto", Job());
+  const std::unique_ptr<Process> run = StartOnHosts("there-too", config);
+  ASSERT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_EQ(ModelSha256(ReadModel(Path("there-too"))),
+            ModelSha256(ReadModel(Path("here"))));
+  EXPECT_THAT(
+      run->Output(),
+      AllOf(HasSubstr("hosts: 127.0.0.2, 127.0.0.3 (ssh)"), HasSubstr("(0:0")));
+  const std::string written = ReadText(ClusterFile("there-too"));
+  EXPECT_THAT(written, HasSubstr("host: \"127.0.0.3\""));
+  for (const char* const name :
+       {"logs/server-0.log", "logs/server-1.log", "logs/worker-0.log",
+        "logs/worker-3.log", "metrics.jsonl", "summary.json",
+        "model.safetensors", "runs.txt"}) {
+    EXPECT_EQ(ReadText(Path(absl::StrCat("there-too/", name))),
+              ReadText(Path(absl::StrCat("there/there-too/", name))))
+        << name;
+  }
+  EXPECT_THAT(ReadText(Path("there-too/logs/worker-3.log")), HasSubstr("done"));
+  EXPECT_FALSE(fs::exists(Path("there-too/from-127.0.0.3")));
+  for (const char* const folder : {"there-too", "there/there-too"}) {
+    for (const auto& entry : fs::directory_iterator(Path(folder)))
+      EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();
+  }
+  // The same command again knows that it has been done.
+  const std::unique_ptr<Process> again = StartOnHosts("there-too", config);
+  EXPECT_EQ(again->WaitText(kJobMax), kEndedWell) << again->Output();
+  EXPECT_THAT(again->Output(), HasSubstr("nothing is begun"));
+}
+
+TEST_F(SshTest, CtrlCEndsTheJobWithItsModel) {
+  const std::string config = Write("job.textproto", Job({.train = kLong}));
+  const std::unique_ptr<Process> run = StartOnHosts("run", config);
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value());
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kJobMax), kInterruptedText) << run->Output();
+  EXPECT_FALSE(ReadModel(Path("run")).empty());
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+TEST_F(SshTest, AWorkerThatIsKilledThereIsNamedAndStartedAgain) {
+  const std::string config =
+      Write("job.textproto", Job({.train = kLong, .lease_ms = 2000}));
+  const std::unique_ptr<Process> run =
+      StartOnHosts("run", config, {"--restart-workers=1"});
+  const auto status = AwaitProgress(ClusterFile("run"));
+  ASSERT_TRUE(status.has_value());
+  const pid_t killed = WorkerPid(*status, 3);
+  SignalProcess(killed, SIGKILL);
+  EXPECT_TRUE(
+      AwaitStatus(ClusterFile("run"), kJobMax,
+                  [&](const wire::StatusReply& now) {
+                    for (const run::WorkerStats& worker : now.worker()) {
+                      if (worker.rank() == 3 && worker.pid() != killed &&
+                          worker.clock() > 0) {
+                        return true;
+                      }
+                    }
+                    return false;
+                  })
+          .has_value());
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kJobMax), kInterruptedText) << run->Output();
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr(absl::StrCat("worker 3 (pid ", killed,
+                                           " on 127.0.0.3) was killed by "
+                                           "signal 9 (SIGKILL)")),
+                    HasSubstr("started worker 3 again")));
+  EXPECT_TRUE(fs::exists(Path("run/logs/worker-3.2.log")));
+}
+
+TEST_F(SshTest, AConnectionThatIsCutIsNamedAndItsProcessesEnd) {
+  const std::string config =
+      Write("job.textproto", Job({.train = kLong, .lease_ms = 1000}));
+  const std::unique_ptr<Process> run = StartOnHosts("run", config);
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value());
+  SignalProcess(SshTo("127.0.0.3", Path("ssh")), SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
+  EXPECT_THAT(
+      run->Output(),
+      AllOf(HasSubstr(" on 127.0.0.3) was lost with the connection to "
+                      "its host"),
+            HasSubstr("the connection to host 127.0.0.3 is lost, and its "
+                      "processes with it, which are killed there: its command "
+                      "was killed by signal 9 (SIGKILL)")));
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+TEST_F(SshTest, AJobThatIsRestoredGetsANewAgentWhereTheConnectionWasCut) {
+  const SmallJobOptions options = {.train = "epochs: 8 seed: 1",
+                                   .lease_ms = 3000};
+  Run("here", Write("here.textproto", SmallJob(options)));
+  const std::string config =
+      Write("job.textproto",
+            absl::StrCat(Job(options),
+                         "checkpoint { every_steps: 20 on_server_loss: RESTORE "
+                         "folder: \"",
+                         Path("checkpoints"), "\" }\n"));
+  const std::unique_ptr<Process> run = StartOnHosts("run", config);
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] {
+    std::error_code ignored;
+    for (const auto& entry :
+         fs::directory_iterator(Path("checkpoints"), ignored)) {
+      if (absl::StartsWith(entry.path().filename().string(), "step-"))
+        return true;
+    }
+    return false;
+  })) << run->Output();
+  SignalProcess(SshTo("127.0.0.3", Path("ssh")), SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("restoring the job: "));
+  EXPECT_EQ(ModelSha256(ReadModel(Path("run"))),
+            ModelSha256(ReadModel(Path("here"))));
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+TEST_F(SshTest, AgentsEndTheirProcessesWhenTheLaunchingProgramIsKilled) {
+  const std::string config = Write("job.textproto", Job({.train = kLong}));
+  const std::unique_ptr<Process> run = StartOnHosts("run", config);
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value());
+  run->Signal(SIGKILL);
+  run->WaitText(kJobMax);
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
+  // slackline_worker is told by the environment as such programs are.
+  const std::string program =
+      Write("program.sh",
+            "#!/bin/sh\necho \"$GREETING from $PWD\" && exec "
+            "\"$0.worker\"\n");
+  fs::permissions(program, fs::perms::owner_all);
+  fs::create_symlink(absl::StrCat(SLACKLINE_BIN_DIR, "/slackline_worker"),
+                     absl::StrCat(program, ".worker"));
+  const std::string config =
+      Write("job.textproto", Job({}, "environment: \"GREETING=hello\""));
+  const std::unique_ptr<Process> run =
+      StartOnHosts("run", config, {"--", program});
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(
+      ReadText(Path("run/logs/worker-3.log")),
+      HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
+}
+
+// docs/clusters.md, with the addresses of the test in place of its hosts.
+TEST_F(SshTest, CommandsOfThePageRun) {
+  int commands = 0;
+  for (const absl::string_view line : absl::StrSplit(
+           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
+           '\n')) {
+    if (!absl::StartsWith(line, "slackline run examples/")) continue;
+    const std::string command = absl::StrReplaceAll(
+        line,
+        {{"slackline run ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ",
+                                         SLACKLINE_SOURCE_DIR, "/")},
+         {"n1:", "127.0.0.2:"},
+         {"n2:", "127.0.0.3:"}});
+    Process run(
+        {"/bin/sh", "-c",
+         absl::StrCat("exec ", command, " --epochs 1 --out ", Path("page"),
+                      " --set 'launch.ssh={",
+                      absl::StripSuffix(
+                          absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
+                      "}'")},
+        Path("page.log"));
+    EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
+    ++commands;
+  }
+  EXPECT_EQ(commands, 1);
+}
+
+// Each ends at the start, with a sentence that says what to do.
+TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
+  const auto expect = [&](const std::string& name, const std::string& config,
+                          const std::string& hosts, const auto& matcher,
+                          std::vector<std::string> arguments = {}) {
+    SCOPED_TRACE(name);
+    arguments.insert(arguments.end(),
+                     {"--on=ssh", absl::StrCat("--hosts=", hosts)});
+    const std::unique_ptr<Process> run = StartRun(
+        name, Write(absl::StrCat(name, ".textproto"), config), arguments);
+    EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
+    EXPECT_THAT(run->Output(), matcher);
+  };
+  const char* const both = "127.0.0.2:2,127.0.0.3:2";
+  expect("name", Job(), "no-such-host.invalid:4",
+         HasSubstr("host no-such-host.invalid: no agent was started by ssh: "
+                   "its name is not known here"),
+         {"--set=insecure=true"});
+  expect("key", JobWith(daemon_->BlockWithOtherKey()), both,
+         AllOf(HasSubstr("host 127.0.0.2: no agent was started by ssh: no key "
+                         "of yours is accepted there: `ssh-copy-id"),
+               HasSubstr("host 127.0.0.3: no agent")));
+  expect("host-key", Job(), "127.0.0.2:2,127.0.0.4:2",
+         HasSubstr("host 127.0.0.4: no agent was started by ssh: its key is "
+                   "not known here: `ssh-keyscan"));
+  const std::string bins = Path("bins");
+  expect("program", Job({}, absl::StrCat("bin_dir: \"", bins, "\"")), both,
+         HasSubstr(absl::StrCat(bins,
+                                "/slackline is not there: install "
+                                "Slackline there")));
+  // Another version says so in its first message.
+  fs::create_directory(bins);
+  agent::FromAgent hello;
+  hello.mutable_hello()->set_version("0.0.1");
+  hello.mutable_hello()->set_protocol(kProtocol);
+  std::ofstream(absl::StrCat(bins, "/hello"), std::ios::binary)
+      << kAgentGreeting << AgentFrame(hello);
+  std::ofstream(absl::StrCat(bins, "/slackline"))
+      << "#!/bin/sh\ncat " << bins << "/hello; cat > /dev/null\n";
+  fs::permissions(absl::StrCat(bins, "/slackline"), fs::perms::owner_all);
+  expect("version", Job({}, absl::StrCat("bin_dir: \"", bins, "\"")), both,
+         AllOf(HasSubstr("/slackline is of version 0.0.1 (protocol "),
+               HasSubstr(absl::StrCat("and this is ", VersionNumber()))));
+  // /proc takes no folders, not even of root.
+  expect("folder", absl::StrReplaceAll(Job(), {{Path("there"), "/proc/there"}}),
+         both,
+         HasSubstr("host 127.0.0.2: folder /proc/there/folder cannot be made"));
+  expect("data",
+         absl::StrReplaceAll(
+             Job({}, "data_dir: \"/no/data\""),
+             {{"teacher_student {\n    features: 16 classes: 4 train_examples: "
+               "8000 test_examples: 1000\n  }",
+               "idx {}"}}),
+         both,
+         HasSubstr("host 127.0.0.2: the data are not in /no/data, which is no "
+                   "folder"));
+  // Each host has a folder of its own there.
+  expect("checkpoints", absl::StrCat(Job(), "checkpoint { every_steps: 20 }\n"),
+         both,
+         AllOf(HasSubstr("host 127.0.0.2: "),
+               HasSubstr("the checkpoints of a job are in one folder that this "
+                         "machine and all hosts of servers share")));
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,423 @@
+#include "tools/cli/agent/agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/io/atomic_file.h"
+#include "common/process/exit_code.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "common/version.h"
+#include "job/job_config.h"
+#include "proto/agent.pb.h"
+#include "tools/cli/agent/agent_frames.h"
+#include "tools/cli/agent/changed_files.h"
+#include "tools/cli/data/data_location.h"
+#include "tools/cli/file_descriptor.h"
+#include "tools/cli/process.h"
+#include "tools/cli/run/capacity.h"
+#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/run/member_processes.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+constexpr absl::Duration kPollMax = absl::Milliseconds(20);
+constexpr absl::Duration kAliveEvery = absl::Seconds(5);
+constexpr absl::Duration kSilenceMax = absl::Minutes(1);
+// What waits to be sent; then files wait.
+constexpr size_t kWaitingBytesMax = 4 << 20;
+
+Member MemberOf(const agent::Member& member) {
+  return {.worker = member.worker(), .index = member.index()};
+}
+
+absl::Status FolderError(absl::string_view what, const std::string& folder,
+                         int error) {
+  return absl::UnavailableError(
+      absl::StrCat("folder ", folder, " ", what, ": ", std::strerror(error)));
+}
+
+// Makes the folder, and sees that files can be written there.
+absl::Status MakeFolder(const std::string& folder) {
+  if (folder.empty() || folder[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("folder '", folder, "' is no absolute path"));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return FolderError("cannot be made", folder, error.value());
+  if (access(folder.c_str(), W_OK | X_OK) != 0)
+    return FolderError("cannot be written to", folder, errno);
+  return absl::OkStatus();
+}
+
+bool IsMarked(const std::string& folder, const std::string& mark) {
+  std::error_code ignored;
+  return !folder.empty() && !mark.empty() &&
+         std::filesystem::exists(absl::StrCat(folder, "/", mark), ignored);
+}
+
+// The programs that cannot be started here: the first one.
+absl::Status FindPrograms(const agent::Begin& begin) {
+  for (const std::string& program : begin.program())
+    SL_RETURN_IF_ERROR(FindProgram(program).status());
+  return absl::OkStatus();
+}
+
+absl::Status FindDataFiles(const agent::Begin& begin) {
+  if (begin.data_folder().empty()) return absl::OkStatus();
+  SL_ASSIGN_OR_RETURN(const config::ClusterConfig config,
+                      ParseJobConfig(begin.config(), "cluster.textproto"));
+  std::error_code ignored;
+  const bool is_folder =
+      std::filesystem::is_directory(begin.data_folder(), ignored);
+  std::vector<std::string> missing;
+  if (config.has_data())
+    missing = MissingDataFiles(config.data(), begin.data_folder());
+  if (is_folder && missing.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "the data are not in ", begin.data_folder(),
+      is_folder ? absl::StrCat(": ", absl::StrJoin(missing, ", "),
+                               missing.size() == 1 ? " is" : " are", " missing")
+                : ", which is no folder"));
+}
+
+class Agent {
+ public:
+  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals)
+      : in_(std::move(in)),
+        out_(std::move(out)),
+        signals_(signals),
+        heard_(time_.Now()) {}
+
+  int Run() {
+    SendHello();
+    while (Receive() && signals_->Wait(absl::ZeroDuration()).all() == 0) {
+      Reap();
+      SendFiles();
+      if (time_.Now() - said_ > kAliveEvery) {
+        agent::FromAgent alive;
+        alive.mutable_alive();
+        Send(alive);
+      }
+      if (!Write()) break;
+      WaitForSomething();
+    }
+    EndAll();
+    return kExitDone;
+  }
+
+ private:
+  void Send(const agent::FromAgent& message) {
+    waiting_ += AgentFrame(message);
+    said_ = time_.Now();
+  }
+
+  void SendHello() {
+    waiting_ = std::string(kAgentGreeting);
+    agent::FromAgent message;
+    agent::Hello& hello = *message.mutable_hello();
+    hello.set_version(VersionNumber());
+    hello.set_protocol(kProtocol);
+    std::array<char, 256> name = {};
+    gethostname(name.data(), name.size() - 1);
+    hello.set_host_name(name.data());
+    const Capacity here = CapacityHere();
+    hello.set_cores(here.cores);
+    hello.set_memory_bytes(here.memory_bytes);
+    Send(message);
+  }
+
+  // False: nobody is there any more.
+  bool Receive() {
+    std::array<char, 64 << 10> bytes;
+    while (true) {
+      const ssize_t received = read(in_.get(), bytes.data(), bytes.size());
+      if (received < 0 && errno == EINTR) continue;
+      if (received < 0 && errno == EAGAIN) break;
+      if (received <= 0) return false;
+      heard_ = time_.Now();
+      reader_.Append({bytes.data(), static_cast<size_t>(received)});
+      if (static_cast<size_t>(received) < bytes.size()) break;
+    }
+    while (true) {
+      agent::ToAgent message;
+      const absl::StatusOr<bool> whole = reader_.Next(&message);
+      if (!whole.ok()) {
+        std::fprintf(stderr, "slackline agent: %s\n",
+                     std::string(whole.status().message()).c_str());
+        return false;
+      }
+      if (!*whole) break;
+      Handle(message);
+    }
+    if (time_.Now() - heard_ <= kSilenceMax) return true;
+    std::fprintf(stderr, "slackline agent: nothing was heard for a minute\n");
+    return false;
+  }
+
+  void Handle(const agent::ToAgent& message) {
+    agent::FromAgent reply;
+    agent::Answer& answer = *reply.mutable_answer();
+    answer.set_request(message.request());
+    absl::Status done;
+    switch (message.what_case()) {
+      case agent::ToAgent::kBegin:
+        done = Begin(message.begin(), &answer);
+        break;
+      case agent::ToAgent::kStart:
+        done = Start(message.start(), &answer);
+        break;
+      case agent::ToAgent::kTakePort:
+        done = TakePort(message.take_port(), &answer);
+        break;
+      case agent::ToAgent::kEndProcesses:
+        processes_ = MemberProcesses();
+        exits_.clear();
+        break;
+      case agent::ToAgent::kSignal:
+        processes_.Signal(MemberOf(message.signal().member()),
+                          message.signal().signal());
+        return;
+      case agent::ToAgent::kAlive:
+        return;
+      case agent::ToAgent::WHAT_NOT_SET:
+        done = absl::InvalidArgumentError("an empty message");
+    }
+    answer.set_code(static_cast<int>(done.code()));
+    answer.set_text(std::string(done.message()));
+    Send(reply);
+  }
+
+  absl::Status Begin(const agent::Begin& begin, agent::Answer* answer) {
+    SL_RETURN_IF_ERROR(MakeFolder(begin.run_folder()));
+    const bool shares = IsMarked(begin.run_folder(), begin.run_mark());
+    answer->set_shares_run_folder(shares);
+    answer->set_shares_checkpoints(
+        IsMarked(begin.checkpoint_folder(), begin.checkpoint_mark()));
+    SL_RETURN_IF_ERROR(FindPrograms(begin));
+    SL_RETURN_IF_ERROR(FindDataFiles(begin));
+    std::error_code ignored;
+    if (!begin.resume().empty() &&
+        !std::filesystem::is_directory(begin.resume(), ignored)) {
+      return absl::NotFoundError(absl::StrCat(
+          "the checkpoint ", begin.resume(),
+          " is not there; checkpoints of a job on several hosts are in a "
+          "folder that all of them share (checkpoint.folder)"));
+    }
+    const std::string folder = begin.working_folder().empty()
+                                   ? begin.run_folder()
+                                   : begin.working_folder();
+    if (chdir(folder.c_str()) != 0) {
+      return Annotate(FolderError("cannot be entered", folder, errno),
+                      "the programs of workers run where slackline run does");
+    }
+    if (!shares) {
+      SL_RETURN_IF_ERROR(MakeFolder(absl::StrCat(begin.run_folder(), "/logs")));
+      SL_RETURN_IF_ERROR(WriteFileAtomically(
+          absl::StrCat(begin.run_folder(), "/cluster.textproto"),
+          {begin.config()}));
+      files_.emplace(begin.run_folder(), MaySend(begin));
+    } else {
+      files_.reset();
+    }
+    run_folder_ = begin.run_folder();
+    if (!begin.fork_program().empty())
+      processes_.LoadForkServer(begin.fork_program());
+    return absl::OkStatus();
+  }
+
+  // Whether files beside logs are sent from here.
+  bool MaySend(const agent::Begin& begin) {
+    if (!begin.makes_sender_mark())
+      return !IsMarked(begin.run_folder(), begin.sender_mark());
+    RemoveMark();
+    mark_ = absl::StrCat(begin.run_folder(), "/", begin.sender_mark());
+    // Without it others send them as well, which costs time.
+    WriteFileAtomically(mark_, {}).IgnoreError();
+    return true;
+  }
+
+  void RemoveMark() {
+    std::error_code ignored;
+    if (!mark_.empty()) std::filesystem::remove(mark_, ignored);
+  }
+
+  absl::Status Start(const agent::Start& start, agent::Answer* answer) {
+    if (run_folder_.empty() || start.command().empty() ||
+        !IsSentName(start.log())) {
+      return absl::InvalidArgumentError(
+          "a process without a run, a command or a log");
+    }
+    const absl::Status started = processes_.Start(
+        MemberOf(start.member()),
+        {.command = {start.command().begin(), start.command().end()},
+         .environment = {start.environment().begin(),
+                         start.environment().end()}},
+        absl::StrCat(run_folder_, "/", start.log()), start.forked());
+    if (files_.has_value()) files_->AddLog(start.log());
+    if (start.last_forked()) processes_.EndForks();
+    answer->set_pid(processes_.PidOf(MemberOf(start.member())));
+    return started;
+  }
+
+  absl::Status TakePort(const agent::TakePort& take, agent::Answer* answer) {
+    if (take.port() != 0) return CheckPortFree(take.host(), take.port());
+    SL_ASSIGN_OR_RETURN(PortReservation port,
+                        PortReservation::AnyFree(take.host()));
+    answer->set_port(port.port());
+    ports_.push_back(std::move(port));
+    return absl::OkStatus();
+  }
+
+  void Reap() {
+    std::vector<MemberExit> ended = processes_.Reap();
+    if (ended.empty()) return;
+    exits_.insert(exits_.end(), ended.begin(), ended.end());
+    next_look_ = time_.Now();  // What they have written goes first.
+  }
+
+  void SendFiles() {
+    if (time_.Now() < next_look_ || waiting_.size() > kWaitingBytesMax) return;
+    bool all = true;
+    if (files_.has_value()) {
+      std::vector<agent::FilePart> parts;
+      all = files_->Look(kWaitingBytesMax, &parts);
+      for (agent::FilePart& part : parts) {
+        agent::FromAgent message;
+        *message.mutable_file_part() = std::move(part);
+        Send(message);
+      }
+    }
+    if (!all) return;  // The next round goes on.
+    next_look_ = time_.Now() + kLookEvery;
+    for (const MemberExit& exit : exits_) SendExit(exit);
+    exits_.clear();
+  }
+
+  void SendExit(const MemberExit& ended) {
+    agent::FromAgent message;
+    agent::Exit& exit = *message.mutable_exit();
+    exit.mutable_member()->set_worker(ended.member.worker);
+    exit.mutable_member()->set_index(ended.member.index);
+    exit.set_pid(ended.pid);
+    exit.set_code(ended.status.code);
+    exit.set_signal(ended.status.signal);
+    exit.set_memory_bytes_max(ended.status.memory_bytes_max);
+    exit.set_maybe_out_of_memory(ended.status.maybe_out_of_memory);
+    Send(message);
+  }
+
+  // False: nobody reads any more.
+  bool Write() {
+    while (written_ < waiting_.size()) {
+      const ssize_t written = write(out_.get(), waiting_.data() + written_,
+                                    waiting_.size() - written_);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return errno == EAGAIN;
+      written_ += static_cast<size_t>(written);
+    }
+    waiting_.clear();
+    written_ = 0;
+    return true;
+  }
+
+  void WaitForSomething() const {
+    std::array<pollfd, 2> files = {
+        pollfd{.fd = in_.get(), .events = POLLIN, .revents = 0},
+        pollfd{.fd = waiting_.empty() ? -1 : out_.get(),
+               .events = POLLOUT,
+               .revents = 0}};
+    poll(files.data(), files.size(),
+         static_cast<int>(absl::ToInt64Milliseconds(kPollMax)));
+  }
+
+  void EndAll() {
+    RemoveMark();
+    // As when `slackline run` dies on one machine. SIGTERM would have them tell
+    // the coordinator that the whole job is to end, while it may go on
+    // elsewhere.
+    processes_.SignalAllBut(std::nullopt, SIGKILL);
+    processes_ = MemberProcesses();
+  }
+
+  const TimeSource time_;
+  const FileDescriptor in_;
+  const FileDescriptor out_;
+  SignalWatch* const signals_;
+  AgentFrameReader reader_{/*after_greeting=*/false};
+  std::string waiting_;  // To be written.
+  size_t written_ = 0;   // Of these.
+  absl::Time heard_;
+  absl::Time said_;
+  absl::Time next_look_ = absl::InfinitePast();
+  std::string run_folder_;
+  std::string mark_;                   // A file of this agent; empty: none.
+  std::optional<ChangedFiles> files_;  // None: the run's folder is shared.
+  MemberProcesses processes_;
+  std::vector<MemberExit> exits_;  // To be sent after what they have written.
+  std::vector<PortReservation> ports_;
+};
+
+// What is printed by accident must not stand among the frames: it goes to
+// stderr. Children have neither of the two.
+absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> TakeStreams() {
+  FileDescriptor in(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  FileDescriptor out(fcntl(1, F_DUPFD_CLOEXEC, 3));
+  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0 || out.get() < 0 || nothing.get() < 0 ||
+      dup2(nothing.get(), 0) < 0 || dup2(2, 1) < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("stdin and stdout: ", std::strerror(errno)));
+  }
+  for (const FileDescriptor* const stream : {&in, &out}) {
+    const int flags = fcntl(stream->get(), F_GETFL);
+    if (flags < 0 || fcntl(stream->get(), F_SETFL, flags | O_NONBLOCK) < 0) {
+      return absl::UnavailableError(
+          absl::StrCat("stdin and stdout: ", std::strerror(errno)));
+    }
+  }
+  return std::pair(std::move(in), std::move(out));
+}
+
+}  // namespace
+
+int RunAgent() {
+  signal(SIGPIPE, SIG_IGN);  // A closed stdout shows in write().
+  absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> streams =
+      TakeStreams();
+  const absl::StatusOr<std::unique_ptr<SignalWatch>> signals =
+      SignalWatch::Create();
+  for (const absl::Status& status : {streams.status(), signals.status()}) {
+    if (status.ok()) continue;
+    std::fprintf(stderr, "slackline agent: %s\n",
+                 std::string(status.message()).c_str());
+    return kExitFailed;
+  }
+  return Agent(std::move(streams->first), std::move(streams->second),
+               signals->get())
+      .Run();
+}
+
+}  // namespace slackline

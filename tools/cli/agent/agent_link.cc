@@ -1,0 +1,295 @@
+#include "tools/cli/agent/agent_link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "tools/cli/run/logs.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kSayAliveEvery = absl::Seconds(5);
+// Longer than the agent's, so that it is the first to know.
+constexpr absl::Duration kAgentSilenceMax = absl::Seconds(70);
+// The agent kills its processes, and ends.
+constexpr absl::Duration kAgentEndMax = absl::Seconds(8);
+// A command that has closed its streams ends at once.
+constexpr absl::Duration kCommandEndMax = absl::Seconds(2);
+// Of a misbehaving agent; the queues are emptied many times a second.
+constexpr size_t kQueueMax = 100'000;
+constexpr size_t kErrorOutputBytesMax = 4 << 10;
+
+// Both ends are closed with exec; `ours`, 0 or 1, does not block.
+absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> Pipe(int ours) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(absl::StrCat("pipe: ", std::strerror(errno)));
+  }
+  fcntl(ends[ours], F_SETFL, fcntl(ends[ours], F_GETFL) | O_NONBLOCK);
+  return std::pair(FileDescriptor(ends[0]), FileDescriptor(ends[1]));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Start(
+    const std::string& host, std::vector<std::string> command) {
+  signal(SIGPIPE, SIG_IGN);  // A closed pipe shows in write().
+  SL_ASSIGN_OR_RETURN(command[0], FindProgram(command[0]));
+  SL_ASSIGN_OR_RETURN(auto to, Pipe(1));
+  SL_ASSIGN_OR_RETURN(auto from, Pipe(0));
+  FileDescriptor errors(memfd_create("errors", MFD_CLOEXEC));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (errors.get() < 0 || wake.get() < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("a file in memory: ", std::strerror(errno)));
+  }
+  fcntl(errors.get(), F_SETFL, O_APPEND);
+  SL_ASSIGN_OR_RETURN(ChildProcess child,
+                      ChildProcess::Start({.command = std::move(command),
+                                           .log_path = {},
+                                           .standard_input = to.first.get(),
+                                           .standard_output = from.second.get(),
+                                           .standard_error = errors.get()}));
+  return std::unique_ptr<AgentLink>(
+      new AgentLink(host, std::move(to.second), std::move(from.first),
+                    std::move(errors), std::move(wake), std::move(child)));
+}
+
+AgentLink::AgentLink(std::string host, FileDescriptor to, FileDescriptor from,
+                     FileDescriptor errors, FileDescriptor wake,
+                     ChildProcess child)
+    : host_(std::move(host)),
+      from_(std::move(from)),
+      errors_(std::move(errors)),
+      wake_(std::move(wake)),
+      child_(std::move(child)),
+      to_(std::move(to)),
+      thread_([this] { Loop(); }) {}
+
+AgentLink::~AgentLink() {
+  Close();
+  // A command that has not found the agent yet does not look at its stdin.
+  if (!hello().has_value()) child_.Signal(SIGKILL);
+  const TimeSource time;
+  const absl::Time end = time.Now() + kAgentEndMax;
+  // The stream ends with the agent.
+  while (time.Now() < end) {
+    MutexLock lock(mutex_);
+    if (over_) break;
+    lock.WaitUntil(changed_, SteadyDeadline(end - time.Now()));
+  }
+  // The command may stay for a moment longer.
+  Lost().IgnoreError();
+  child_.Signal(SIGKILL);  // Closes the stream, if it still was there.
+  thread_.join();
+}
+
+void AgentLink::Close() {
+  MutexLock lock(mutex_);
+  closing_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      write(wake_.get(), &one, sizeof(one));
+}
+
+void AgentLink::WriteFilesTo(SentFiles* files) {
+  MutexLock lock(mutex_);
+  files_ = files;
+}
+
+uint32_t AgentLink::Send(agent::ToAgent message) {
+  MutexLock lock(mutex_);
+  message.set_request(++requests_);
+  if (!over_) waiting_ += AgentFrame(message);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      write(wake_.get(), &one, sizeof(one));
+  return requests_;
+}
+
+std::optional<agent::Hello> AgentLink::hello() {
+  MutexLock lock(mutex_);
+  return hello_;
+}
+
+std::optional<agent::Answer> AgentLink::TakeAnswer(uint32_t request) {
+  MutexLock lock(mutex_);
+  const auto found = answers_.find(request);
+  if (found == answers_.end()) return std::nullopt;
+  agent::Answer answer = std::move(found->second);
+  answers_.erase(found);
+  return answer;
+}
+
+void AgentLink::Wait(absl::Duration wait_max) {
+  MutexLock lock(mutex_);
+  if (!over_) lock.WaitUntil(changed_, SteadyDeadline(wait_max));
+}
+
+std::vector<agent::Exit> AgentLink::TakeExits() {
+  MutexLock lock(mutex_);
+  return std::exchange(exits_, {});
+}
+
+std::vector<std::string> AgentLink::TakeNotes() {
+  MutexLock lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+std::string AgentLink::ErrorOutput() const {
+  return absl::StrJoin(
+      LastLines(ReadTail(absl::StrCat("/proc/self/fd/", errors_.get()),
+                         kErrorOutputBytesMax),
+                6),
+      "; ");
+}
+
+absl::Status AgentLink::Lost() {
+  if (!lost_.ok()) return lost_;
+  std::string why;
+  {
+    MutexLock lock(mutex_);
+    if (!over_) return absl::OkStatus();
+    why = why_over_;
+  }
+  const TimeSource time;
+  const absl::Time end = time.Now() + kCommandEndMax;
+  while (child_.running() && !exit_.has_value() && time.Now() < end) {
+    exit_ = child_.Poll();
+    if (!exit_.has_value()) poll(nullptr, 0, 5);
+  }
+  if (exit_.has_value() && why.empty()) {
+    why = absl::StrCat("its command ", exit_->ToString());
+  } else if (why.empty()) {
+    why = "its stream was closed";
+  }
+  const std::string output = ErrorOutput();
+  lost_ = absl::UnavailableError(
+      absl::StrCat(why, output.empty() ? "" : ": ", output));
+  return lost_;
+}
+
+void AgentLink::Loop() {
+  const TimeSource time;
+  absl::Time heard = time.Now();
+  absl::Time said = time.Now();
+  MutexLock lock(mutex_);
+  while (true) {
+    if (closing_ && waiting_.empty()) to_.Close();
+    std::array<pollfd, 3> files = {
+        pollfd{.fd = from_.get(), .events = POLLIN, .revents = 0},
+        pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+        pollfd{.fd = waiting_.empty() ? -1 : to_.get(),
+               .events = POLLOUT,
+               .revents = 0}};
+    lock.Unlock();
+    poll(files.data(), files.size(), 1000);
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t received =
+        read(wake_.get(), &count, sizeof(count));
+    lock.Lock();
+    if (time.Now() - said > kSayAliveEvery && waiting_.empty()) {
+      agent::ToAgent alive;
+      alive.mutable_alive();
+      waiting_ += AgentFrame(alive);
+      said = time.Now();
+    }
+    if (files[0].revents != 0) {
+      heard = time.Now();
+      if (!ReadSome()) break;
+      changed_.notify_all();
+    } else if (time.Now() - heard > kAgentSilenceMax) {
+      why_over_ = absl::StrCat("nothing was heard for ",
+                               absl::FormatDuration(kAgentSilenceMax));
+      break;
+    }
+    if (!WriteSome()) waiting_.clear();  // Then from_ ends, too.
+  }
+  over_ = true;
+  to_.Close();
+  changed_.notify_all();
+}
+
+bool AgentLink::ReadSome() {
+  std::array<char, 64 << 10> bytes;
+  const ssize_t received = read(from_.get(), bytes.data(), bytes.size());
+  if (received < 0) return errno == EINTR || errno == EAGAIN;
+  if (received == 0) return false;
+  reader_.Append({bytes.data(), static_cast<size_t>(received)});
+  while (true) {
+    agent::FromAgent message;
+    const absl::StatusOr<bool> whole = reader_.Next(&message);
+    if (!whole.ok()) {
+      why_over_ = std::string(whole.status().message());
+      return false;
+    }
+    if (!*whole) return true;
+    if (exits_.size() + notes_.size() + answers_.size() > kQueueMax) {
+      why_over_ = "it says more than any agent does";
+      return false;
+    }
+    Take(std::move(message));
+  }
+}
+
+void AgentLink::Take(agent::FromAgent message) {
+  switch (message.what_case()) {
+    case agent::FromAgent::kHello:
+      hello_ = std::move(*message.mutable_hello());
+      break;
+    case agent::FromAgent::kAnswer:
+      answers_[message.answer().request()] =
+          std::move(*message.mutable_answer());
+      break;
+    case agent::FromAgent::kExit:
+      exits_.push_back(std::move(*message.mutable_exit()));
+      break;
+    case agent::FromAgent::kFilePart: {
+      SentFiles* const files = files_;
+      if (files == nullptr) break;
+      absl::Status taken;
+      {
+        // A slow disk keeps nobody from what has come.
+        const MutexRelease release(mutex_);
+        taken = files->Take(host_, message.file_part());
+      }
+      if (taken.ok() || said_unwritten_) break;
+      said_unwritten_ = true;
+      notes_.push_back(
+          absl::StrCat("warning: a file of host ", host_,
+                       " is not complete here: ", taken.message()));
+      break;
+    }
+    case agent::FromAgent::kNote:
+      notes_.push_back(message.note());
+      break;
+    case agent::FromAgent::kAlive:
+    case agent::FromAgent::WHAT_NOT_SET:
+      break;
+  }
+}
+
+bool AgentLink::WriteSome() {
+  while (!waiting_.empty() && to_.get() >= 0) {
+    const ssize_t written = write(to_.get(), waiting_.data(), waiting_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno == EAGAIN;
+    waiting_.erase(0, static_cast<size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace slackline

@@ -1,0 +1,403 @@
+#include "tools/cli/launch/remote_cluster.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
+#include "common/process/join_request.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// To look for programs and data, and to load LibTorch.
+constexpr absl::Duration kBeginMax = absl::Minutes(1);
+constexpr absl::Duration kRestartMax = absl::Seconds(15);
+constexpr absl::Duration kEndMax = absl::Seconds(10);
+
+std::string WholePath(const std::string& path) {
+  std::error_code ignored;
+  return path.empty() ? path
+                      : fs::absolute(path, ignored).lexically_normal().string();
+}
+
+std::string MarkName() {
+  return absl::StrCat(".slackline-", absl::Hex(RandomToken()));
+}
+
+// A file in a folder here, while it lives: whoever sees it, sees the folder.
+class FolderMark {
+ public:
+  explicit FolderMark(const std::string& folder)
+      : name_(MarkName()), path_(absl::StrCat(folder, "/", name_)) {
+    std::ofstream file(path_);
+  }
+  FolderMark(const FolderMark&) = delete;
+  FolderMark& operator=(const FolderMark&) = delete;
+  ~FolderMark() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  const std::string name_;
+  const std::string path_;
+};
+
+agent::Member WireMember(const Member& member) {
+  agent::Member wire;
+  wire.set_worker(member.worker);
+  wire.set_index(member.index);
+  return wire;
+}
+
+}  // namespace
+
+RemotePaths RemotePathsOf(const config::Launch& launch,
+                          const std::string& bin_dir,
+                          const std::string& out_dir,
+                          const std::string& data_dir) {
+  RemotePaths paths = {.bin_dir = launch.bin_dir(),
+                       .run_folder = WholePath(out_dir),
+                       .data_dir = launch.data_dir()};
+  if (!launch.has_bin_dir()) paths.bin_dir = WholePath(bin_dir);
+  if (!launch.has_data_dir()) paths.data_dir = WholePath(data_dir);
+  if (launch.has_runs_dir()) {
+    paths.run_folder = absl::StrCat(
+        launch.runs_dir(), "/", fs::path(paths.run_folder).filename().string());
+  }
+  return paths;
+}
+
+std::vector<std::string> HostsOfMembers(const config::ClusterConfig& config) {
+  std::vector<std::string> hosts;
+  const auto add = [&](const std::string& host) {
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end())
+      hosts.push_back(host);
+  };
+  for (const ServerProcess& server : ServerProcesses(config)) add(server.host);
+  for (const WorkerProcess& worker : WorkerProcesses(config)) add(worker.host);
+  return hosts;
+}
+
+absl::Status CheckRemoteConfig(const config::ClusterConfig& config,
+                               const std::string& engine) {
+  const std::string& folder = config.checkpoint().folder();
+  if (config.has_checkpoint() && !folder.empty() && folder[0] != '/') {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.folder: value is ", folder, "; with --on ", engine,
+        " an absolute path is required, of a folder that all hosts share"));
+  }
+  return absl::OkStatus();
+}
+
+RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
+    : options_(std::move(options)),
+      remote_(hosts),
+      checkpoints_(
+          options_.config.has_checkpoint()
+              ? CheckpointRoot(options_.config, options_.launch.out_dir)
+              : ""),
+      launch_(options_.launch),
+      sender_mark_(MarkName()),
+      logs_(options_.launch.out_dir) {
+  launch_.bin_dir = options_.paths.bin_dir;
+  launch_.data_dir = options_.paths.data_dir;
+  launch_.out_dir = options_.paths.run_folder;
+  launch_.cluster_file =
+      absl::StrCat(options_.paths.run_folder, "/cluster.textproto");
+  launch_.resume = WholePath(launch_.resume);
+  for (const ServerProcess& server : ServerProcesses(options_.config))
+    hosts_of_[{.worker = false, .index = server.index}] = server.host;
+  for (const WorkerProcess& worker : WorkerProcesses(options_.config))
+    hosts_of_[{.worker = true, .index = worker.rank}] = worker.host;
+}
+
+absl::StatusOr<std::unique_ptr<Cluster>> RemoteCluster::Start(
+    const Options& options, RemoteHosts* hosts, SignalWatch* signals) {
+  // No make_unique: the constructor is private.
+  std::unique_ptr<RemoteCluster> cluster(new RemoteCluster(options, hosts));
+  for (const std::string& host : hosts->hosts()) {
+    if (!hosts->On(host).Lost().ok())
+      SL_RETURN_IF_ERROR(hosts->Reconnect(host));
+  }
+  SL_RETURN_IF_ERROR(cluster->logs_.MakeFolder());
+  hosts->WriteFilesTo(options.launch.out_dir);
+  SL_RETURN_IF_ERROR(cluster->Begin(hosts->hosts(), signals));
+  const std::vector<Member> members = MembersOf(options.launch);
+  std::map<std::string, Member> last_forked;
+  for (const Member& member : members) {
+    if (IsForked(cluster->launch_, member))
+      last_forked[cluster->HostOf(member)] = member;
+  }
+  std::vector<RemoteHosts::Request> requests;
+  for (const Member& member : members) {
+    const std::string& host = cluster->HostOf(member);
+    cluster->logs_.Begin(member);
+    RemoteHosts::Request request = {
+        .host = host,
+        .message =
+            cluster->StartOf(member, LaunchOf(cluster->launch_, member))};
+    agent::Start& start = *request.message.mutable_start();
+    // What a fork server makes has its environment.
+    start.set_forked(IsForked(cluster->launch_, member) &&
+                     options.config.launch().environment_size() == 0);
+    start.set_last_forked(last_forked.count(host) > 0 &&
+                          last_forked[host] == member);
+    requests.push_back(std::move(request));
+  }
+  SL_ASSIGN_OR_RETURN(const std::vector<agent::Answer> answers,
+                      hosts->Ask(std::move(requests), kBeginMax, signals));
+  for (size_t i = 0; i < members.size(); ++i)
+    cluster->running_[members[i]] = answers[i].pid();
+  return cluster;
+}
+
+RemoteCluster::~RemoteCluster() {
+  std::vector<RemoteHosts::Request> requests;
+  for (const std::string& host : remote_->hosts()) {
+    if (!remote_->On(host).Lost().ok()) continue;
+    agent::ToAgent message;
+    message.mutable_end_processes();
+    requests.push_back({.host = host, .message = std::move(message)});
+  }
+  // An agent that does not answer is ended with its connection.
+  remote_->Ask(std::move(requests), kEndMax, nullptr).IgnoreError();
+  for (const std::string& host : remote_->hosts())
+    remote_->On(host).TakeExits();
+}
+
+agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
+  agent::Begin begin;
+  begin.set_run_folder(launch_.out_dir);
+  begin.set_config(options_.config_text);
+  std::vector<std::string> programs;
+  const auto need = [&](const std::string& program) {
+    if (std::find(programs.begin(), programs.end(), program) == programs.end())
+      programs.push_back(program);
+  };
+  for (const auto& [member, where] : hosts_of_) {
+    if (where != host) continue;
+    const MemberLaunch launch = LaunchOf(launch_, member);
+    need(launch.command[0]);
+    if (!member.worker) {
+      begin.set_resume(launch_.resume);
+      continue;
+    }
+    const bool has_data = options_.config.has_data();
+    if (!has_data || !options_.config.data().has_teacher_student())
+      begin.set_data_folder(launch_.data_dir);
+    std::error_code ignored;
+    if (IsForked(launch_, member)) {
+      begin.set_fork_program(launch.command[0]);
+    } else {
+      begin.set_working_folder(fs::current_path(ignored).string());
+    }
+  }
+  begin.mutable_program()->Assign(programs.begin(), programs.end());
+  return begin;
+}
+
+absl::Status RemoteCluster::Begin(const std::vector<std::string>& hosts,
+                                  SignalWatch* signals) {
+  std::vector<std::string> others = hosts;
+  const auto first =
+      std::find(others.begin(), others.end(), remote_->hosts().front());
+  if (first != others.end()) {
+    SL_RETURN_IF_ERROR(BeginTogether({*first}, signals));
+    others.erase(first);
+  }
+  return BeginTogether(others, signals);
+}
+
+absl::Status RemoteCluster::BeginTogether(const std::vector<std::string>& hosts,
+                                          SignalWatch* signals) {
+  if (hosts.empty()) return absl::OkStatus();
+  const FolderMark run_mark(options_.launch.out_dir);
+  std::string folder = checkpoints_;
+  if (!folder.empty()) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("checkpoint.folder: ", folder,
+                       " cannot be made here: ", error.message()));
+    }
+  }
+  const FolderMark checkpoint_mark(folder.empty() ? options_.launch.out_dir
+                                                  : folder);
+  std::vector<RemoteHosts::Request> requests;
+  for (const std::string& host : hosts) {
+    agent::Begin begin = BeginOf(host);
+    begin.set_run_mark(run_mark.name());
+    begin.set_sender_mark(sender_mark_);
+    begin.set_makes_sender_mark(host == remote_->hosts().front());
+    if (!folder.empty()) {
+      begin.set_checkpoint_folder(
+          CheckpointRoot(options_.config, launch_.out_dir));
+      begin.set_checkpoint_mark(checkpoint_mark.name());
+    }
+    agent::ToAgent message;
+    *message.mutable_begin() = std::move(begin);
+    requests.push_back({.host = host, .message = std::move(message)});
+  }
+  SL_ASSIGN_OR_RETURN(const std::vector<agent::Answer> answers,
+                      remote_->Ask(std::move(requests), kBeginMax, signals));
+  for (size_t i = 0; i < hosts.size(); ++i)
+    SL_RETURN_IF_ERROR(CheckShared(hosts[i], answers[i]));
+  return absl::OkStatus();
+}
+
+absl::Status RemoteCluster::CheckShared(const std::string& host,
+                                        const agent::Answer& answer) const {
+  // Worker 0 writes checkpoints with all-reduce.
+  const bool writes =
+      std::any_of(hosts_of_.begin(), hosts_of_.end(), [&](const auto& member) {
+        return member.second == host &&
+               (!member.first.worker || member.first.index == 0);
+      });
+  if (!writes) return absl::OkStatus();
+  if (!checkpoints_.empty() && !answer.shares_checkpoints()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "host ", host, ": ", CheckpointRoot(options_.config, launch_.out_dir),
+        " there is not the folder ", WholePath(checkpoints_),
+        " here; the checkpoints of a job are in one folder that this machine "
+        "and all hosts of servers share: name such a one by checkpoint { "
+        "folder: ... }, or leave checkpoint out"));
+  }
+  if (launch_.any_server_takes_over && !answer.shares_run_folder()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "host ", host, ": ", launch_.out_dir, " there is not the folder ",
+        WholePath(options_.launch.out_dir),
+        " here; any server may go on as the coordinator of this job "
+        "(coordinator.etcd), so its records are in one folder that this "
+        "machine and all hosts of servers share"));
+  }
+  return absl::OkStatus();
+}
+
+agent::ToAgent RemoteCluster::StartOf(const Member& member,
+                                      const MemberLaunch& launch) const {
+  agent::ToAgent message;
+  agent::Start& start = *message.mutable_start();
+  *start.mutable_member() = WireMember(member);
+  start.mutable_command()->Assign(launch.command.begin(), launch.command.end());
+  for (const std::string& variable : options_.config.launch().environment()) {
+    const std::pair<std::string, std::string> sides =
+        absl::StrSplit(variable, absl::MaxSplits('=', 1));
+    (*start.mutable_environment())[sides.first] = sides.second;
+  }
+  for (const auto& [name, value] : launch.environment)
+    (*start.mutable_environment())[name] = value;
+  start.set_log(logs_.NameOf(member));
+  return message;
+}
+
+std::vector<MemberExit> RemoteCluster::Reap() {
+  std::vector<MemberExit> exits;
+  for (const std::string& host : remote_->hosts()) {
+    AgentLink& link = remote_->On(host);
+    // In this order: what was said before the loss counts.
+    const absl::Status lost = link.Lost();
+    for (const agent::Exit& exit : link.TakeExits()) {
+      const Member member = {.worker = exit.member().worker(),
+                             .index = exit.member().index()};
+      const auto found = running_.find(member);
+      if (found == running_.end() || HostOf(member) != host) continue;
+      running_.erase(found);
+      exits.push_back(
+          {.member = member,
+           .pid = exit.pid(),
+           .status = {.code = exit.code(),
+                      .signal = exit.signal(),
+                      .memory_bytes_max = exit.memory_bytes_max(),
+                      .maybe_out_of_memory = exit.maybe_out_of_memory()},
+           .error_line = ErrorLine(ReadTail(LogPath(member))),
+           .host = host});
+    }
+    if (lost.ok()) continue;
+    const bool had_any = absl::c_any_of(running_, [&](const auto& member) {
+      return HostOf(member.first) == host;
+    });
+    if (had_any) {
+      notes_.push_back(absl::StrCat("the connection to host ", host,
+                                    " is lost, and its processes with "
+                                    "it, which are killed there: ",
+                                    lost.message()));
+    }
+    for (auto member = running_.begin(); member != running_.end();) {
+      if (HostOf(member->first) != host) {
+        ++member;
+        continue;
+      }
+      // As if it had been killed: its agent kills it, or the host is gone.
+      exits.push_back({.member = member->first,
+                       .pid = member->second,
+                       .status = {.signal = SIGKILL},
+                       .error_line = std::string(lost.message()),
+                       .host = host,
+                       .lost_with_host = true});
+      member = running_.erase(member);
+    }
+  }
+  return exits;
+}
+
+absl::Status RemoteCluster::Restart(const Member& member) {
+  const std::string& host = HostOf(member);
+  const auto annotate = [&](const absl::Status& status) {
+    return Annotate(status, member.ToString());
+  };
+  if (!remote_->On(host).Lost().ok()) {
+    if (const absl::Status again = remote_->Reconnect(host); !again.ok())
+      return annotate(again);
+    if (const absl::Status begun = Begin({host}, nullptr); !begun.ok())
+      return annotate(begun);
+  }
+  logs_.Begin(member);
+  const absl::StatusOr<std::vector<agent::Answer>> answers = remote_->Ask(
+      {{.host = host, .message = StartOf(member, RelaunchOf(launch_, member))}},
+      kRestartMax, nullptr);
+  if (!answers.ok()) return annotate(answers.status());
+  running_[member] = answers->front().pid();
+  return absl::OkStatus();
+}
+
+void RemoteCluster::Signal(const Member& member, int signal) {
+  if (running_.count(member) == 0) return;
+  agent::ToAgent message;
+  *message.mutable_signal()->mutable_member() = WireMember(member);
+  message.mutable_signal()->set_signal(signal);
+  remote_->On(HostOf(member)).Send(std::move(message));
+}
+
+void RemoteCluster::SignalAllBut(const Member& member, int signal) {
+  for (const auto& [other, pid] : running_) {
+    if (other != member) Signal(other, signal);
+  }
+}
+
+std::vector<std::string> RemoteCluster::TakeNotes() {
+  std::vector<std::string> notes = std::exchange(notes_, {});
+  for (const std::string& host : remote_->hosts()) {
+    for (std::string& note : remote_->On(host).TakeNotes())
+      notes.push_back(std::move(note));
+  }
+  return notes;
+}
+
+}  // namespace slackline

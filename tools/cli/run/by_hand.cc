@@ -1,0 +1,67 @@
+#include "tools/cli/run/by_hand.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
+#include "tools/cli/run/member_launch.h"
+
+namespace slackline {
+namespace {
+
+// What one types to start a process: with its environment, if it has one.
+std::string LaunchLine(const MemberLaunch& launch) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : launch.environment) {
+    words.push_back(absl::StrCat(name, "=", value));
+  }
+  if (!words.empty()) words.insert(words.begin(), "env");
+  words.insert(words.end(), launch.command.begin(), launch.command.end());
+  return ShellLine(words);
+}
+
+}  // namespace
+
+std::string ByHandText(const RunOptions& options,
+                       const config::ClusterConfig& config,
+                       const std::vector<std::string>& elsewhere) {
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  const LaunchOptions launches = {
+      .bin_dir = options.bin_dir,
+      .cluster_file = options.config_path,
+      .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
+      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
+      .resume = options.resume,
+      .any_server_takes_over = AnyServerTakesOver(config),
+      .workers = workers};
+  std::string text = absl::StrCat(
+      absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
+      " not this machine; `slackline run --on ssh` starts processes there, too "
+      "(docs/clusters.md); by hand, start these on their hosts, all with the "
+      "same config:\n");
+  std::string overrides;
+  if (!options.overrides.mode.empty()) {
+    absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
+  }
+  if (!options.overrides.delays.empty()) {
+    absl::StrAppend(&overrides, " '--delays=", options.overrides.delays, "'");
+  }
+  for (const std::string& set : options.overrides.sets) {
+    absl::StrAppend(&overrides, " '--set=", set, "'");
+  }
+  const auto add = [&](const std::string& host, const Member& member) {
+    absl::StrAppend(&text, "  ", host, ":  ",
+                    LaunchLine(LaunchOf(launches, member)), overrides, "\n");
+  };
+  for (const ServerProcess& server : ServerProcesses(config)) {
+    add(server.host, {.worker = false, .index = server.index});
+  }
+  for (const WorkerProcess& worker : workers) {
+    add(worker.host, {.worker = true, .index = worker.rank});
+  }
+  absl::StrAppend(&text, "and follow them with `slackline status ",
+                  options.config_path, "`");
+  return text;
+}
+
+}  // namespace slackline

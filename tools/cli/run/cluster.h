@@ -1,0 +1,31 @@
+// All server and worker processes of a job, wherever they run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/cli/run/supervisor.h"
+
+namespace slackline {
+
+// Belongs to the thread that started it; its end is the end of all processes.
+class Cluster {
+ public:
+  virtual ~Cluster() = default;
+
+  // Those that have ended since the last call.
+  virtual std::vector<MemberExit> Reap() = 0;
+  // Starts a process of a running job that has ended once more, with a log of
+  // its own. A server begins empty, whatever the job goes on from; server 0
+  // goes on with the job.
+  virtual absl::Status Restart(const Member& member) = 0;
+  virtual void Signal(const Member& member, int signal) = 0;
+  virtual void SignalAllBut(const Member& member, int signal) = 0;
+  // Of the latest start of the process, on this machine.
+  virtual std::string LogPath(const Member& member) const = 0;
+  // Sentences for people, since the last call.
+  virtual std::vector<std::string> TakeNotes() { return {}; }
+};
+
+}  // namespace slackline

@@ -1,0 +1,219 @@
+#include "tools/cli/run/job_place.h"
+
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
+#include "common/status.h"
+#include "tools/cli/data/find_data.h"
+#include "tools/cli/launch/remote_cluster.h"
+#include "tools/cli/launch/remote_hosts.h"
+#include "tools/cli/launch/remote_shell.h"
+#include "tools/cli/run/capacity.h"
+#include "tools/cli/run/local_cluster.h"
+#include "tools/cli/run/local_hosts.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kPortMax = absl::Seconds(30);
+constexpr char kPortText[] =
+    "coordinator.port (choose another, or leave it out for any free one)";
+
+// The hosts at which the coordinator may listen.
+std::set<std::string> CoordinatorHosts(const config::ClusterConfig& config) {
+  std::set<std::string> hosts = {config.coordinator().host()};
+  if (AnyServerTakesOver(config)) {
+    for (const ServerProcess& server : ServerProcesses(config))
+      hosts.insert(server.host);
+  }
+  return hosts;
+}
+
+class ThisMachine : public JobPlace {
+ public:
+  ThisMachine(const RunOptions& options, const config::ClusterConfig& config,
+              Display* display)
+      : options_(options), config_(config), display_(display) {}
+
+  absl::Status Check() override {
+    return CheckPrograms(options_.bin_dir, config_);
+  }
+
+  absl::StatusOr<std::string> FindData() override {
+    return slackline::FindData(config_, options_.data_dir, display_);
+  }
+
+  absl::Status Connect(SignalWatch* /*signals*/) override {
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> TakePort(int port) override {
+    if (port != 0) {
+      for (const std::string& host : CoordinatorHosts(config_))
+        SL_RETURN_IF_ERROR(Annotate(CheckPortFree(host, port), kPortText));
+      return port;
+    }
+    SL_ASSIGN_OR_RETURN(PortReservation free,
+                        PortReservation::AnyFree(config_.coordinator().host()));
+    port_.emplace(std::move(free));
+    return port_->port();
+  }
+
+  absl::Status CheckCapacity(const std::string& data_dir) override {
+    const Demand demand = DemandOf(config_, data_dir);
+    const Capacity here = CapacityHere();
+    if (options_.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
+    if (const std::string warning = CoresWarning(demand, here);
+        !warning.empty()) {
+      display_->Print(warning);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Cluster>> Start(
+      const LaunchOptions& launch,
+      const config::ClusterConfig& /*config*/) override {
+    return LocalCluster::Start(launch);
+  }
+
+ private:
+  const RunOptions& options_;
+  const config::ClusterConfig& config_;
+  Display* const display_;
+  std::optional<PortReservation> port_;
+};
+
+class OtherMachines : public JobPlace {
+ public:
+  OtherMachines(const RunOptions& options, const config::ClusterConfig& config,
+                RemoteShell shell, Display* display)
+      : options_(options),
+        config_(config),
+        shell_(std::move(shell)),
+        display_(display) {}
+
+  absl::Status Check() override {
+    SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(config_));
+    return CheckRemoteConfig(config_, shell_.name);
+  }
+
+  // What was named may be on the hosts alone.
+  absl::StatusOr<std::string> FindData() override {
+    if (!options_.data_dir.empty() || config_.launch().has_data_dir())
+      return options_.data_dir;
+    return slackline::FindData(config_, "", display_);
+  }
+
+  absl::Status Connect(SignalWatch* signals) override {
+    signals_ = signals;
+    SL_ASSIGN_OR_RETURN(
+        hosts_,
+        RemoteHosts::Connect({.shell = shell_,
+                              .bin_dir = RemotePathsOf(config_.launch(),
+                                                       options_.bin_dir, "", "")
+                                             .bin_dir,
+                              .hosts = HostsOfMembers(config_)},
+                             signals));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> TakePort(int port) override {
+    std::vector<RemoteHosts::Request> requests;
+    for (const std::string& host : CoordinatorHosts(config_)) {
+      agent::ToAgent message;
+      message.mutable_take_port()->set_host(host);
+      message.mutable_take_port()->set_port(port);
+      // The host of server 0 may have another name in `coordinator`.
+      const bool known = absl::c_linear_search(hosts_->hosts(), host);
+      requests.push_back({.host = known ? host : hosts_->hosts().front(),
+                          .message = std::move(message)});
+    }
+    // Any server may take over with etcd alone, which has a port that is given.
+    SL_ASSIGN_OR_RETURN(const std::vector<agent::Answer> answers,
+                        AnnotatedAsk(std::move(requests)));
+    return port != 0 ? port : answers.front().port();
+  }
+
+  absl::Status CheckCapacity(const std::string& data_dir) override {
+    const Demand all = DemandOf(config_, data_dir);
+    for (const std::string& host : hosts_->hosts()) {
+      Demand demand = all;
+      demand.servers = demand.workers = demand.threads = 0;
+      for (const ServerProcess& server : ServerProcesses(config_)) {
+        if (server.host != host) continue;
+        ++demand.servers;
+        demand.threads += server.threads;
+      }
+      for (const WorkerProcess& worker : WorkerProcesses(config_)) {
+        if (worker.host != host) continue;
+        ++demand.workers;
+        demand.threads += worker.threads;
+      }
+      const agent::Hello& hello = hosts_->About(host);
+      const Capacity there = {.cores = hello.cores(),
+                              .memory_bytes = hello.memory_bytes()};
+      if (options_.check_memory) {
+        SL_RETURN_IF_ERROR(
+            Annotate(CheckMemory(demand, there), absl::StrCat("host ", host)));
+      }
+      if (const std::string warning = CoresWarning(demand, there);
+          !warning.empty()) {
+        display_->Print(absl::StrCat("host ", host, ": ", warning));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Cluster>> Start(
+      const LaunchOptions& launch,
+      const config::ClusterConfig& config) override {
+    return RemoteCluster::Start(
+        {.launch = launch,
+         .config_text = ToText(config),
+         .config = config,
+         .paths = RemotePathsOf(config.launch(), launch.bin_dir, launch.out_dir,
+                                launch.data_dir)},
+        hosts_.get(), signals_);
+  }
+
+  std::string Text() const override {
+    return absl::StrCat("\nhosts: ", absl::StrJoin(HostsOfMembers(config_), ", "),
+                        " (", shell_.name, ")");
+  }
+
+ private:
+  absl::StatusOr<std::vector<agent::Answer>> AnnotatedAsk(
+      std::vector<RemoteHosts::Request> requests) {
+    absl::StatusOr<std::vector<agent::Answer>> answers =
+        hosts_->Ask(std::move(requests), kPortMax, signals_);
+    if (!answers.ok()) return Annotate(answers.status(), kPortText);
+    return answers;
+  }
+
+  const RunOptions& options_;
+  const config::ClusterConfig& config_;
+  const RemoteShell shell_;
+  Display* const display_;
+  SignalWatch* signals_ = nullptr;
+  std::unique_ptr<RemoteHosts> hosts_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobPlace> PlaceOf(const RunOptions& options,
+                                  const config::ClusterConfig& config,
+                                  Display* display) {
+  RemoteShell shell = ShellOf(config.launch());
+  if (shell.name.empty())
+    return std::make_unique<ThisMachine>(options, config, display);
+  return std::make_unique<OtherMachines>(options, config, std::move(shell),
+                                         display);
+}
+
+}  // namespace slackline

@@ -1,0 +1,49 @@
+// Where the processes of a job run: what `slackline run` asks of that place
+// before it starts them there.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/cluster.pb.h"
+#include "tools/cli/display.h"
+#include "tools/cli/run/cluster.h"
+#include "tools/cli/run/member_launch.h"
+#include "tools/cli/run/run.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+
+// The calls come in this order. Belongs to one thread, and outlives the
+// clusters that it starts.
+class JobPlace {
+ public:
+  virtual ~JobPlace() = default;
+
+  // What can be said without going there.
+  virtual absl::Status Check() = 0;
+  // The folder of the data, as on this machine.
+  virtual absl::StatusOr<std::string> FindData() = 0;
+  // Goes there. A signal ends the attempt.
+  virtual absl::Status Connect(SignalWatch* signals) = 0;
+  // A port for the coordinator: `port`, which has to be free there, or for 0
+  // any free one, which stays so while this lives.
+  virtual absl::StatusOr<int> TakePort(int port) = 0;
+  // Refuses, or warns of, a job that is too large.
+  virtual absl::Status CheckCapacity(const std::string& data_dir) = 0;
+  // Starts all processes. `launch` has the paths of this machine, and `config`
+  // is that of launch.cluster_file.
+  virtual absl::StatusOr<std::unique_ptr<Cluster>> Start(
+      const LaunchOptions& launch, const config::ClusterConfig& config) = 0;
+  // "\nhosts: n1, n2 (ssh)"; empty: this machine.
+  virtual std::string Text() const { return ""; }
+};
+
+// As the config's launch block says. What is given outlives the result.
+std::unique_ptr<JobPlace> PlaceOf(const RunOptions& options,
+                                  const config::ClusterConfig& config,
+                                  Display* display);
+
+}  // namespace slackline
