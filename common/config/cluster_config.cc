@@ -9,8 +9,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/config/cluster_checks.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
