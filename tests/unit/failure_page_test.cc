@@ -264,7 +264,14 @@ TEST(FailurePageTest, WhoHasOnlyFollowedIsNotAtFault) {
   const run::Summary summary =
       WithTraceback(Failed(wire::JobEnd::STOPPED, "worker 2", {"worker 2"}));
   EXPECT_THAT(NamesOf(ExitsAtFault(summary, exits, dead)),
-              ElementsAre("3", "4", "2"));
+              ElementsAre("3", "4"));
+  // Once the first has failed, the others end by themselves, unless killed.
+  const run::Summary nobody = Failed(wire::JobEnd::STOPPED, "worker 0");
+  std::vector<MemberExit> first = {exits[1].exit, exits[3].exit};
+  EXPECT_THAT(NamesOf(ExitsAtFault(nobody, exits, first)), ElementsAre("2"));
+  first[1].status = {.signal = SIGKILL};
+  EXPECT_THAT(NamesOf(ExitsAtFault(nobody, exits, first)),
+              ElementsAre("2", "4"));
   EXPECT_THAT(
       NamesOf(ExitsAtFault(Failed(wire::JobEnd::STOPPED, "me"), exits, {})),
       ElementsAre());

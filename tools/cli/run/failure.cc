@@ -52,7 +52,8 @@ std::vector<LoggedExit> ExitsAtFault(const run::Summary& summary,
     if (named.count(exit.member.ToString()) > 0) {
       first.push_back(exits[i]);
     } else if (absl::c_any_of(dead, [&](const MemberExit& each) {
-                 return each.pid == exit.pid;
+                 return each.pid == exit.pid && (each.status.signal != 0 ||
+                                                 each.pid == dead.front().pid);
                })) {
       then.push_back(exits[i]);
     }

@@ -17,9 +17,10 @@ struct LoggedExit {
   std::string log_path;
 };
 
-// Which exits the failure is about: of those that the summary names and of
-// `dead`, the last exit of each. Those that the summary names come first; else
-// in the order of `exits`, in which they happened. Others have only followed.
+// Which exits the failure is about: of those that the summary names, and of
+// `dead` the first one and those that a signal has killed; of each process the
+// last exit. Those that the summary names come first; else in the order of
+// `exits`, in which they happened. Others have only followed.
 std::vector<LoggedExit> ExitsAtFault(const run::Summary& summary,
                                      const std::vector<LoggedExit>& exits,
                                      const std::vector<MemberExit>& dead);
