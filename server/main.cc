@@ -216,9 +216,8 @@ absl::Status Serve(const MemberFlags& flags,
                    bool* joins) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   ServerProcess self = flags.add ? servers.back() : servers[flags.index];
-  if (const std::string why =
-          WhyOnAnotherHost(absl::StrCat("server ", flags.index), self.host,
-                           self.listen);
+  if (const std::string why = WhyOnAnotherHost(
+          absl::StrCat("server ", flags.index), self.host, self.listen);
       !flags.add && !why.empty()) {
     spdlog::warn("{}", why);
   }
@@ -453,6 +452,22 @@ absl::Status Serve(const MemberFlags& flags,
   return seat->Finish();
 }
 
+// Where it listens, and so the coordinator of server 0.
+std::vector<std::string> OwnNames(const MemberFlags& flags,
+                                  const config::ClusterConfig& config) {
+  const std::vector<ServerProcess> servers = ServerProcesses(config);
+  const ServerProcess& self = flags.add ? servers.back() : servers[flags.index];
+  std::vector<std::string> names = {self.listen.empty() ? self.host
+                                                        : self.listen};
+  if (flags.add && !flags.host.empty()) names = {flags.host};
+  if (flags.index == 0) {
+    const config::Coordinator& coordinator = config.coordinator();
+    names.push_back(coordinator.has_listen() ? coordinator.listen()
+                                             : coordinator.host());
+  }
+  return names;
+}
+
 // Server 0 has nobody to tell: the coordinator was to be in it.
 absl::Status ServeOrTell(const MemberFlags& flags,
                          const config::ClusterConfig& config,
@@ -483,6 +498,7 @@ int main(int argc, char** argv) {
        .may_be_added = true,
        .may_resume = true,
        .config_parts = slackline::kJobConfigParts,
+       .own_names = slackline::OwnNames,
        .count =
            [](const slackline::config::ClusterConfig& config) {
              return static_cast<int>(slackline::ServerProcesses(config).size());

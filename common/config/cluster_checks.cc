@@ -87,7 +87,9 @@ std::string HostProblem(const std::string& host) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
       return absl::StrCat("value is ", Printable(host),
                           "; only letters, digits, '.', '-' and '_' are "
-                          "allowed in a host name");
+                          "allowed in a host name, and in one of server or "
+                          "worker {index}, the number of the process in its "
+                          "group");
     }
   }
   if (!IsNumericAddress(host)) return "";
@@ -405,11 +407,13 @@ class ClusterChecks {
     }
     for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
       const config::ServerGroup& group = config_.server(i);
-      add(absl::StrCat("server[", i, "].host"), group.has_host(), group.host());
+      add(absl::StrCat("server[", i, "].host"), group.has_host(),
+          HostOfProcess(group.host(), std::max(0, group.count() - 1)));
     }
     for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
       const config::WorkerGroup& group = config_.worker(i);
-      add(absl::StrCat("worker[", i, "].host"), group.has_host(), group.host());
+      add(absl::StrCat("worker[", i, "].host"), group.has_host(),
+          HostOfProcess(group.host(), std::max(0, group.count() - 1)));
     }
     return usable;
   }
@@ -438,6 +442,19 @@ class ClusterChecks {
       problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
   }
 
+  // All hosts that a pattern stands for, but for loopback addresses.
+  template <typename Groups>
+  static void AddHostsOfPatterns(const Groups& groups,
+                                 std::set<std::string>* hosts) {
+    for (int i = 0; i < std::min(groups.size(), kGroupsMax); ++i) {
+      if (HostOfProcess(groups[i].host(), 0) == groups[i].host()) continue;
+      for (int p = 0; p < std::min(groups[i].count(), kGroupsMax); ++p) {
+        const std::string host = HostOfProcess(groups[i].host(), p);
+        if (!IsLoopback(host)) hosts->insert(SameHostKey(host));
+      }
+    }
+  }
+
   void CheckHosts() const {
     const HostField* loopback = nullptr;
     const HostField* remote = nullptr;
@@ -462,6 +479,8 @@ class ClusterChecks {
                        ") cannot reach that, write this machine's address "
                        "on their network"));
     }
+    AddHostsOfPatterns(config_.server(), &remote_hosts);
+    AddHostsOfPatterns(config_.worker(), &remote_hosts);
     const size_t machines = remote_hosts.size() + (loopback != nullptr ? 1 : 0);
     const config::Limits::Transport transport = config_.limits().transport();
     if ((transport == config::Limits::IPC ||
@@ -547,21 +566,40 @@ class ClusterChecks {
           1);
     for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
       const config::ServerGroup& group = config_.server(i);
-      // The coordinator may come to the host of each server.
-      const std::string key = SameHostKey(group.host());
-      const bool is_new = std::none_of(
-          claims.begin(), claims.end(), [&](const PortClaim& other) {
-            return other.host == key && other.path == "coordinator.port";
-          });
-      if (AnyServerTakesOver(config_) && is_new)
-        claim("coordinator.port", group.host(), coordinator_port, 1);
-      claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
-            int64_t{group.count()} * group.threads());
+      const auto claim_at = [&](const std::string& host, int64_t first,
+                                int64_t count) {
+        // The coordinator may come to the host of each server.
+        const std::string key = SameHostKey(host);
+        const bool is_new = std::none_of(
+            claims.begin(), claims.end(), [&](const PortClaim& other) {
+              return other.host == key && other.path == "coordinator.port";
+            });
+        if (AnyServerTakesOver(config_) && is_new)
+          claim("coordinator.port", host, coordinator_port, 1);
+        claim(absl::StrCat("server[", i, "].port"), host,
+              group.port() == 0 ? 0 : first, count);
+      };
+      if (HostOfProcess(group.host(), 0) == group.host()) {
+        claim_at(group.host(), group.port(),
+                 int64_t{group.count()} * group.threads());
+        continue;
+      }
+      for (int p = 0; p < std::min(group.count(), kGroupsMax); ++p) {
+        claim_at(HostOfProcess(group.host(), p),
+                 group.port() + int64_t{p} * group.threads(), group.threads());
+      }
     }
     for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
       const config::WorkerGroup& group = config_.worker(i);
-      claim(absl::StrCat("worker[", i, "].port"), group.host(), group.port(),
-            group.count(), "processes");
+      const std::string path = absl::StrCat("worker[", i, "].port");
+      if (HostOfProcess(group.host(), 0) == group.host()) {
+        claim(path, group.host(), group.port(), group.count(), "processes");
+        continue;
+      }
+      for (int p = 0; p < std::min(group.count(), kGroupsMax); ++p) {
+        claim(path, HostOfProcess(group.host(), p),
+              group.port() == 0 ? 0 : group.port() + p, 1, "processes");
+      }
     }
   }
 
@@ -584,11 +622,11 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
   config::Coordinator* coordinator = config->mutable_coordinator();
   if (!coordinator->has_host() && config->server_size() > 0 &&
       config->server(0).has_host()) {
-    coordinator->set_host(config->server(0).host());
+    coordinator->set_host(HostOfProcess(config->server(0).host(), 0));
   }
   if (!coordinator->has_listen() && config->server_size() > 0 &&
       config->server(0).has_listen() &&
-      coordinator->host() == config->server(0).host()) {
+      coordinator->host() == HostOfProcess(config->server(0).host(), 0)) {
     coordinator->set_listen(config->server(0).listen());
   }
   if (coordinator->has_etcd() && !coordinator->etcd().has_prefix()) {

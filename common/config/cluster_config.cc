@@ -10,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/config/cluster_checks.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
@@ -116,6 +117,10 @@ std::string MachineOf(absl::string_view host) {
   return IsLoopback(host) ? "localhost" : CanonicalHost(host);
 }
 
+std::string HostOfProcess(const std::string& host, int index) {
+  return absl::StrReplaceAll(host, {{kIndexInHost, absl::StrCat(index)}});
+}
+
 std::vector<ServerProcess> ServerProcesses(
     const config::ClusterConfig& config) {
   std::vector<ServerProcess> processes;
@@ -123,7 +128,7 @@ std::vector<ServerProcess> ServerProcesses(
     for (int p = 0; p < group.count(); ++p) {
       ServerProcess process;
       process.index = static_cast<int>(processes.size());
-      process.host = group.host();
+      process.host = HostOfProcess(group.host(), p);
       process.listen = group.listen();
       process.threads = group.threads();
       process.slowdown = group.slowdown();
@@ -168,7 +173,7 @@ std::vector<WorkerProcess> WorkerProcesses(
     for (int p = 0; p < group.count(); ++p) {
       WorkerProcess process;
       process.rank = static_cast<int>(processes.size());
-      process.host = group.host();
+      process.host = HostOfProcess(group.host(), p);
       process.listen = group.listen();
       if (group.port() != 0) process.port = group.port() + p;
       process.threads = group.threads();
@@ -176,7 +181,7 @@ std::vector<WorkerProcess> WorkerProcesses(
       process.conditions = group.conditions();
       process.command = group.command();
       if (group.device() == config::WorkerGroup::CUDA) {
-        const int number = gpus[MachineOf(group.host())]++;
+        const int number = gpus[MachineOf(process.host)]++;
         process.gpu = p < group.gpu_size() ? group.gpu(p) : number;
       }
       processes.push_back(process);

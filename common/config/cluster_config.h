@@ -111,6 +111,11 @@ bool IsAnyAddress(absl::string_view host);
 // Equal for two spellings of one machine, as far as the text tells.
 std::string MachineOf(absl::string_view host);
 
+// The host of process `index` of a group: `host` as the group has it, in which
+// "{index}" stands for that number, as in "server-{index}.job.svc".
+inline constexpr char kIndexInHost[] = "{index}";
+std::string HostOfProcess(const std::string& host, int index);
+
 // One process of a `server` group; its position in ServerProcesses() is its
 // index.
 struct ServerProcess {

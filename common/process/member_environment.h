@@ -1,6 +1,7 @@
 // What a worker with a program of its own is told by whoever starts it, in
 // place of the flags --cluster, --index, --out and --data-dir. `slackline run`
-// sets all four; a flag that is given counts more.
+// sets all four; a flag that is given counts more. The index may be "auto"
+// (engine_index.h).
 #pragma once
 
 namespace slackline {

@@ -16,8 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/config/shell_line.h"
+#include "common/host_port.h"
 #include "common/io/atomic_file.h"
 #include "common/membership/end_status.h"
+#include "common/process/await_name.h"
+#include "common/process/engine_index.h"
 #include "common/process/exit_code.h"
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
@@ -56,6 +59,32 @@ std::string FlagsText(const MemberFlags& flags) {
   if (flags.new_run) words.push_back("--new-run");
   if (flags.recover) words.push_back("--recover");
   return ShellLine(words);
+}
+
+// Those without which this process cannot begin. That one of its own stays
+// unknown is for `run` to say, which tells the coordinator, too.
+absl::Status AwaitNames(const MemberProgram& program, const MemberFlags& flags,
+                        const config::ClusterConfig& config) {
+  const NameWaiter waiter = NameWaiterHere();
+  const absl::Duration wait_max =
+      absl::Milliseconds(config.limits().start_timeout_ms());
+  const std::string who = absl::StrCat(program.role, " ", flags.index);
+  if (program.own_names != nullptr) {
+    for (const std::string& name : program.own_names(flags, config)) {
+      const absl::Status own = AwaitName(who, {name}, wait_max, waiter);
+      if (absl::IsAborted(own)) return own;
+      if (own.ok()) continue;
+      spdlog::warn("{}", std::string(own.message()));
+      break;
+    }
+  }
+  // Server 0 listens there itself, perhaps at another address.
+  if (program.role == "server" && flags.index == 0) return absl::OkStatus();
+  std::vector<std::string> hosts;
+  for (const std::string& endpoint : CoordinatorEndpoints(config)) {
+    hosts.push_back(SplitHostPort(endpoint).first);
+  }
+  return AwaitName("coordinator.host", hosts, wait_max, waiter);
 }
 
 }  // namespace
@@ -170,6 +199,10 @@ void BeginMember(const std::string& name, const std::string& role,
   SetUpLogging(absl::StrCat(role, " ", flags.index), time);
   spdlog::info("{} {} ({}), config {}: {}", name, VersionNumber(),
                BuildCommit(), ConfigHash(config), FlagsText(flags));
+  if (!flags.index_from.empty()) {
+    spdlog::info("--index=auto: this is {} {}, by {}", role, flags.index,
+                 flags.index_from);
+  }
   if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
 }
 
@@ -204,7 +237,23 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   default_from(cluster->required(), kClusterVariable);
   CLI::Option* const index = app.add_option(
       "--index", flags.index,
-      absl::StrCat("Which ", program.role, " of the config this is, from 0"));
+      absl::StrCat(
+          "Which ", program.role,
+          " of the config this is, from 0; or auto: the number that the engine "
+          "gives, as SLURM_PROCID, JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK "
+          "or PMI_RANK, or the ordinal of a StatefulSet in the host's name"));
+  index->transform(
+      [&flags](const std::string& given) -> std::string {
+        flags.index_from.clear();
+        if (given != kAutoIndex) return given;
+        const absl::StatusOr<EngineIndex> engine =
+            IndexOfEngine(EngineFactsHere());
+        if (!engine.ok())
+          throw CLI::ValidationError(std::string(engine.status().message()));
+        flags.index_from = engine->from;
+        return absl::StrCat(engine->index);
+      },
+      "", "engine's number");
   default_from(index->required(), kIndexVariable);
   if (!program.data_dir_help.empty()) {
     default_from(
@@ -294,7 +343,9 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     time = TimeSource(*step);
   }
   BeginMember(name, program.role, flags, *config, time);
-  const absl::Status status = program.run(flags, *config, time);
+  const absl::Status known = AwaitNames(program, flags, *config);
+  const absl::Status status =
+      known.ok() ? program.run(flags, *config, time) : known;
   if (IsSuspended(status)) {
     spdlog::warn("the job is suspended: {}", std::string(status.message()));
     return kExitSuspended;

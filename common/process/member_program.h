@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,8 @@ namespace slackline {
 struct MemberFlags {
   std::string cluster;
   int index = -1;
+  // Of --index=auto: what the engine has said, "SLURM_PROCID=3"; else empty.
+  std::string index_from = {};
   std::string data_dir;
   std::string out;
   ConfigOverrides overrides;
@@ -48,6 +51,11 @@ struct MemberProgram {
   bool environment = false;
   // What completes and checks the config.
   ConfigParts config_parts;
+  // Names that the process needs before it can begin, beside the coordinator's:
+  // where it listens. Empty: none.
+  std::function<std::vector<std::string>(const MemberFlags&,
+                                         const config::ClusterConfig&)>
+      own_names = {};
   // How many processes of this role the config has.
   std::function<int(const config::ClusterConfig&)> count;
   // Does the work, until the job has ended.

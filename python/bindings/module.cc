@@ -21,6 +21,7 @@
 #include "common/io/safetensors.h"
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
+#include "common/process/engine_index.h"
 #include "common/version.h"
 #include "python/bindings/blas.h"
 #include "python/bindings/errors.h"
@@ -378,6 +379,10 @@ NB_MODULE(_core, m) {
       .def("batch", &PythonSampler::Batch, "step"_a)
       .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
+  m.def("engine_index", [] {
+    const EngineIndex index = ValueOrThrow(IndexOfEngine(EngineFactsHere()));
+    return std::pair(index.index, index.from);
+  });
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
   m.def(
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);

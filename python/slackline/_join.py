@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Optional, Union
 
-from slackline import _device, _torchrun, _worlds
+from slackline import _core, _device, _torchrun, _worlds
 from slackline._job import Job
 
 # As `slackline run` sets them (docs/own-models.md).
@@ -22,7 +22,7 @@ _joined: Optional[Job] = None
 
 def join(
     cluster: Union[None, str, "os.PathLike[str]"] = None,
-    index: Optional[int] = None,
+    index: Union[None, int, str] = None,
     *,
     mode: str = "",
     servers: int = 1,
@@ -42,7 +42,8 @@ def join(
     Args:
         cluster: path of the config. Under torchrun it has no server, worker and
             coordinator, and may be left out.
-        index: which of its workers this is, from 0. Not under torchrun.
+        index: which of its workers this is, from 0; or "auto": the number that the engine
+            gives, as ``--index=auto`` of slackline_worker. Not under torchrun.
         mode: as for ``--mode``, for example "ssp:3"; under ``slackline run`` that is the
             one to say it. Default: the config's, else "bsp". A world of one has none,
             and says so.
@@ -105,13 +106,24 @@ def join(
             )
         world = _worlds.Joined(
             config,
-            int(place),
+            _place(place),
             out if out is not None else os.environ.get(_OUT, ""),
             data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
             mode,
         )
     _joined = Job(world, seed, on_error == "stop job")
     return _joined
+
+
+def _place(index: Union[int, str]) -> int:
+    if index != "auto":
+        return int(index)
+    try:
+        number, said_by = _core.engine_index()
+    except ValueError as error:
+        raise ValueError(f"slackline.join(): index: {error}") from None
+    print(f"slackline: index 'auto': this is worker {number}, by {said_by}", file=sys.stderr, flush=True)
+    return int(number)
 
 
 def joined() -> Optional[Job]:

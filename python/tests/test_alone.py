@@ -247,6 +247,11 @@ def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
     assert "index 1 of which config?" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', 0)")
     assert "c.textproto" in ended.output and ended.code == 1
+    auto = "import os, slackline\nos.environ.update({})\nslackline.join('c.textproto', 'auto')"
+    ended = run_alone(tmp_path, auto.format("SLURM_PROCID='1', PMI_RANK='2'"))
+    assert "index: auto: SLURM_PROCID=1 and PMI_RANK=2 disagree" in ended.output and ended.code == 1
+    ended = run_alone(tmp_path, auto.format("SLURM_PROCID='1'"))
+    assert "this is worker 1, by SLURM_PROCID=1" in ended.output and ended.code == 1
 
 
 def test_a_loop_that_takes_just_as_many_batches_as_there_are(tmp_path):

@@ -902,7 +902,11 @@ void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member,
   const bool diverged = of_worker && stop.has_diverged();
   wire::JobEnd end =
       JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
-  if (diverged) PutDiverged(stop.diverged(), &end);
+  if (diverged) {
+    PutDiverged(stop.diverged(), &end);
+  } else if (member != nullptr) {
+    PutWho(*member, &end);
+  }
   editor_.End(std::move(end));
 }
 

@@ -285,6 +285,8 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
     summary.set_mode(options_.mode);
     summary.set_seed(options_.seed);
     summary.set_files_incomplete(files_->WhatIsMissing());
+    summary.set_ended_at(absl::FormatTime(
+        absl::RFC3339_sec, options_.time.WallNow(), absl::UTCTimeZone()));
     const absl::Status written = files_->WriteSummary(summary);
     if (written.ok()) return;
     const absl::Time now = options_.time.Now();

@@ -24,6 +24,7 @@
 #include "common/io/regular_file.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
+#include "server/coordinator/failure_page.h"
 
 namespace slackline {
 namespace {
@@ -319,7 +320,7 @@ absl::StatusOr<std::string> PutRunAside(const std::string& folder,
     fs::copy_file(in("cluster.textproto"),
                   absl::StrCat(aside, "/cluster.textproto"), error);
   }
-  std::vector<std::string> names = {"summary.json", "runs.txt",
+  std::vector<std::string> names = {"summary.json", kFailureFile, "runs.txt",
                                     "model.safetensors"};
   names.insert(names.end(), std::begin(kRecordFiles), std::end(kRecordFiles));
   if (with_checkpoints) names.emplace_back("checkpoints");
@@ -436,7 +437,10 @@ bool RunFiles::HasSummary() const {
   return std::filesystem::exists(SummaryPath(folder_), error);
 }
 
-void RunFiles::RemoveSummary() { (void)unlink(SummaryPath(folder_).c_str()); }
+void RunFiles::RemoveSummary() {
+  (void)unlink(SummaryPath(folder_).c_str());
+  (void)unlink(FailurePath(folder_).c_str());
+}
 
 absl::Status RunFiles::DropAfter(const LastSteps& last) {
   dropped_ = true;
@@ -541,6 +545,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
       {"data", summary.data()},
       {"data_hash", summary.data_hash()},
       {"steps", summary.steps()},
+      {"ended_at", summary.ended_at()},
       {"wall_seconds", summary.wall_seconds()},
       {"examples_per_second", summary.examples_per_second()}};
   if (summary.has_diverged_at_step())
@@ -607,8 +612,12 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["resumed_from"] = CheckpointJson(summary.resumed_from());
   const std::string text = TextOf(json, 2) + "\n";
   const absl::string_view part(text);
-  return WriteFileAtomically(SummaryPath(folder),
-                             absl::MakeConstSpan(&part, 1));
+  SL_RETURN_IF_ERROR(
+      WriteFileAtomically(SummaryPath(folder), absl::MakeConstSpan(&part, 1)));
+  if (HasFailed(summary))
+    return WriteFailurePage({.folder = folder, .summary = summary});
+  (void)unlink(FailurePath(folder).c_str());
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -1,7 +1,7 @@
 // What a run leaves behind beside the model: metrics.jsonl, moves.jsonl and
-// modes.jsonl, one JSON object per record, summary.json, and runs.txt, which
-// names the runs that the records are of. Field names are those of
-// proto/run.proto.
+// modes.jsonl, one JSON object per record, summary.json, for a failed run
+// failure.txt, and runs.txt, which names the runs that the records are of.
+// Field names are those of proto/run.proto.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,8 @@ class LineFile {
   absl::Status why_;
 };
 
-// Writes summary.json into the folder, whole or not at all.
+// Writes summary.json into the folder, whole or not at all; and of a run that
+// has failed failure.txt (failure_page.h), which is removed else.
 absl::Status WriteSummaryFile(const std::string& folder,
                               const run::Summary& summary);
 
@@ -104,11 +105,11 @@ class RunFiles {
     bool has_checkpoint = false;
   };
   // Creates `folder` if need be, starts the files of records, and removes an
-  // earlier run's summary. If the folder HasRecordsOf() the run that this one
-  // goes on from, all of these are kept, and come before this one's. Else what
-  // another run has left there, if it has left records, goes into replaced-1,
-  // or the first such folder that is free: its files, its model, and its
-  // checkpoints unless this one begins with one.
+  // earlier run's summary and failure.txt. If the folder HasRecordsOf() the run
+  // that this one goes on from, all of these are kept, and come before this
+  // one's. Else what another run has left there, if it has left records, goes
+  // into replaced-1, or the first such folder that is free: its files, its
+  // model, and its checkpoints unless this one begins with one.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder, const Origin& origin);
   // The folder into which Create() has put what was there; empty: none.

@@ -148,6 +148,7 @@ TEST_F(OwnProgram, OneThatEndsAtOnceIsNamedWithItsLastWords) {
   EXPECT_EQ(good->WaitText(kPromptly), kFailed);
   EXPECT_THAT(good->Output(),
               HasSubstr("exited with code 0 before the job had started"));
+  EXPECT_THAT(good->Output(), HasSubstr("ended well without having joined"));
 }
 
 TEST_F(OwnProgram, OneThatNeverJoinsIsNamed) {

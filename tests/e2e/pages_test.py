@@ -2,7 +2,7 @@
 
 Its program and its files are there, and its flags are in the program's help.
 What can be checked without running it is: `compare` and `ablate` with
---dry-run, `run` too. Some pages' commands are run as they stand by other tests
+--dry-run, `run` too. The messages of troubleshooting.md are in the sources. Some pages' commands are run as they stand by other tests
 (JobTest::RunCommandsOfPage).
 
 Usage: pages_test.py FOLDER_OF_PROGRAMS [unittest's arguments]
@@ -158,6 +158,24 @@ class PagesTest(unittest.TestCase):
         for command in examples:
             with self.subTest(command=command):
                 self.check(command)
+
+    def test_messages(self) -> None:
+        """Each message of troubleshooting.md is one that the programs print."""
+        text = "".join(
+            re.sub(r'\\?"\s*\n\s*"', "", path.read_text(encoding="utf-8"))
+            for part in ("common", "job", "server", "worker", "tools", "python")
+            for path in sorted((SOURCE / part).rglob("*"))
+            if path.suffix in (".cc", ".h", ".py") and "tests" not in path.parts
+        )
+        page = (SOURCE / "docs/troubleshooting.md").read_text(encoding="utf-8")
+        messages = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+        self.assertEqual(len(messages), page.count("\n### "))
+        self.assertGreaterEqual(len(messages), 20)
+        for message in messages:
+            # "{ start_timeout_ms: ... }" is printed as it stands.
+            for piece in re.split(r"(?<!_ms: )\.\.\.", message):
+                with self.subTest(message=message, piece=piece):
+                    self.assertTrue(piece.strip() in text, f"no program prints {piece.strip()!r}")
 
 
 if __name__ == "__main__":

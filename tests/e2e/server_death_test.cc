@@ -55,6 +55,24 @@ TEST_F(ServerDeath, Server1IsNamedByEverybody) {
        {"server-0", "worker-0", "worker-1", "worker-2", "worker-3"}) {
     EXPECT_THAT(Log(member), HasSubstr(who)) << member;
   }
+  // The page says the same, with its exit, and what to type; the terminal names
+  // the page, and so does status.
+  const std::string page = Path("run/failure.txt");
+  EXPECT_THAT(
+      ReadText(page),
+      AllOf(HasSubstr("SERVER_LOST: server 1"),
+            HasSubstr(absl::StrCat("server 1 (pid ", pid, " on ")),
+            HasSubstr("was killed by signal 9 (SIGKILL)"),
+            HasSubstr("/logs/server-1.log:\n  | "), HasSubstr("worker 3 "),
+            HasSubstr("Then:       slackline run ")));
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("\nwhat to do: server 1 was killed by SIGKILL"),
+                    HasSubstr("\nthen: slackline run "),
+                    HasSubstr(absl::StrCat("all that is known: ", page))));
+  const std::unique_ptr<Process> shown =
+      StartTool("status", {"status", Path("run")});
+  shown->WaitText(absl::Seconds(20));
+  EXPECT_THAT(shown->Output(), HasSubstr(page));
 }
 
 TEST_F(ServerDeath, Server0IsNamedByTheRun) {

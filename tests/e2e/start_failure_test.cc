@@ -165,6 +165,9 @@ TEST_F(StartFailure, AWorkerThatNeverComesIsNamedByAllWhoWait) {
                   "their logs, or raise limits "
                   "{ start_timeout_ms: ... }"));
   }
+  EXPECT_THAT(ReadText(Path("by-hand/failure.txt")),
+              AllOf(HasSubstr("NOT_FORMED: worker 3 on 127.0.0.1 did not join"),
+                    HasSubstr("start all processes again as before")));
 }
 
 TEST_F(StartFailure, WithoutACoordinatorTheOthersSayWhereTheyLooked) {

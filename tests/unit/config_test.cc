@@ -1174,6 +1174,50 @@ TEST(ConfigHostTest, SamePortsOnDifferentHostsAreFine) {
   EXPECT_THAT(Errors(text), ElementsAre());
 }
 
+TEST(ConfigHostTest, APatternGivesEachProcessOfAGroupAHost) {
+  const std::string text = absl::StrReplaceAll(
+      kMinimal,
+      {{"server { host: \"127.0.0.1\" }",
+        "insecure: true server { host: \"s-{index}.svc\" count: 2 port: 9000 } "
+        "server { host: \"t-{index}\" }"},
+       {"\"127.0.0.1\" count: ", "\"w-{index}.svc\" count: 1"}});
+  ASSERT_NE(text, kMinimal);
+  const config::ClusterConfig config = ParseOrDie(text);
+  const std::vector<ServerProcess> servers = ServerProcesses(config);
+  ASSERT_EQ(servers.size(), 3U);
+  EXPECT_EQ(servers[0].host, "s-0.svc");
+  EXPECT_EQ(servers[1].host, "s-1.svc");
+  EXPECT_EQ(servers[2].host, "t-0");
+  // Ports are those of the group, whatever the hosts.
+  EXPECT_EQ(servers[1].first_port, 9001);
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  EXPECT_EQ(workers.front().host, "w-0.svc");
+  EXPECT_EQ(workers[1].host, "w-1.svc");
+  EXPECT_EQ(config.coordinator().host(), "s-0.svc");
+}
+
+TEST(ConfigHostTest, APatternIsCheckedAsTheHostsThatItGives) {
+  EXPECT_THAT(Errors(OnHost("node-{index}.svc")), ElementsAre());
+  EXPECT_THAT(Errors(OnHost("127.0.0.{index}")), ElementsAre());
+  EXPECT_THAT(Errors(OnHost("node-{rank}")),
+              Each(HasSubstr("worker {index}, the number of the process")));
+  EXPECT_THAT(Errors(OnHost("10.0.0.25{index}{index}")),
+              Each(HasSubstr("four numbers from 0 to 255")));
+  const std::string ipc =
+      absl::StrReplaceAll(OnHost("n-{index}"), {{"{ }", "{ transport: IPC }"}});
+  EXPECT_THAT(Errors(ipc), ElementsAre(HasSubstr("names 2 hosts")));
+  // The coordinator is on the host of one of them.
+  const std::string ports = absl::StrCat(
+      absl::StrReplaceAll(OnHost("n-{index}"),
+                          {{"server {", "server { port: 9000 count: 2"}}),
+      "coordinator { host: \"n-1\" port: 9001 }");
+  EXPECT_THAT(Errors(ports),
+              ElementsAre(HasSubstr("address n-1:9001 is already taken by "
+                                    "coordinator.port")));
+  EXPECT_THAT(Errors(absl::StrReplaceAll(ports, {{"n-1", "n-0"}})),
+              ElementsAre());
+}
+
 // ---- Defaults and expansion -------------------------------------------------
 
 TEST(ConfigDefaultsTest, AreWrittenOut) {

@@ -39,7 +39,17 @@ TEST_F(CoordinatorCoreTest, AUserMayStopTheJob) {
       ElementsAre("observer.0.5:1 OK"));
   EXPECT_EQ(core_->state(), wire::FAILED);
   EXPECT_EQ(core_->reason(), "stopped by the user");
+  EXPECT_THAT(core_->Summary().about(), ElementsAre());
   EXPECT_EQ(Join(Worker(0, 999)).code(), wire::REJECTED);
+}
+
+TEST_F(CoordinatorCoreTest, AStopIsAboutTheMemberThatCannotGoOn) {
+  StartJob();
+  Call(Worker(1), workers_[1], 40, [](wire::Call& call) {
+    call.mutable_stop()->set_reason("worker 1 has failed");
+  });
+  EXPECT_EQ(core_->Summary().cause(), "STOPPED");
+  EXPECT_THAT(core_->Summary().about(), ElementsAre("worker 1"));
 }
 
 TEST_F(CoordinatorCoreTest, AUserMayEndTheJobEarly) {

@@ -1,10 +1,13 @@
 #include "tools/cli/job/status_command.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "server/coordinator/failure_page.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/summary_table.h"
@@ -60,8 +63,14 @@ absl::Status ShowEnd(const std::string& folder, bool json, bool in_a_line) {
     return absl::OkStatus();
   }
   SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(folder));
-  PrintResult(absl::StrCat("job ", run.summary.job(), " has ended: ",
-                           EndText(run.summary), "\n\n", SummaryTable({run})));
+  std::error_code error;
+  const std::string page = FailurePath(folder);
+  PrintResult(absl::StrCat(
+      "job ", run.summary.job(), " has ended: ", EndText(run.summary), "\n\n",
+      SummaryTable({run}),
+      std::filesystem::exists(page, error)
+          ? absl::StrCat("who failed, and what to do: ", page, "\n")
+          : ""));
   return absl::OkStatus();
 }
 

@@ -74,12 +74,10 @@ absl::StatusOr<int> BindSocket(const std::string& host, int port,
 
 std::vector<std::string> HostsElsewhere(const config::ClusterConfig& config) {
   std::vector<std::string> hosts = {config.coordinator().host()};
-  for (const config::ServerGroup& group : config.server()) {
-    hosts.push_back(group.host());
-  }
-  for (const config::WorkerGroup& group : config.worker()) {
-    hosts.push_back(group.host());
-  }
+  for (const ServerProcess& server : ServerProcesses(config))
+    hosts.push_back(server.host);
+  for (const WorkerProcess& worker : WorkerProcesses(config))
+    hosts.push_back(worker.host);
   const std::vector<std::string> own = OwnAddresses();
   std::vector<std::string> elsewhere;
   for (const std::string& host : hosts) {

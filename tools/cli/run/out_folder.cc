@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
+#include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/job/reach.h"
 #include "tools/cli/run/local_hosts.h"
@@ -166,14 +167,15 @@ absl::Status KeepEarlier(const std::string& out_dir) {
     folder = absl::StrCat(out_dir, "/earlier-", number);
   fs::create_directory(folder, error);
   for (const char* const name :
-       {"cluster.textproto", "summary.json", "metrics.jsonl", "moves.jsonl",
-        "modes.jsonl"}) {
+       {"cluster.textproto", "summary.json", kFailureFile, "metrics.jsonl",
+        "moves.jsonl", "modes.jsonl"}) {
     const std::string file = absl::StrCat(out_dir, "/", name);
     if (error) break;
     if (!fs::exists(file, error)) continue;
     fs::copy_file(file, absl::StrCat(folder, "/", name), error);
   }
   if (!error) fs::remove(absl::StrCat(out_dir, "/summary.json"), error);
+  if (!error) fs::remove(FailurePath(out_dir), error);
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("--out: the files of the earlier run could not be copied "

@@ -44,8 +44,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
 
 // The run in `out_dir` goes on there: copies what it says of itself so far into
 // earlier-1, or the first such folder that is free, so that it is there
-// whatever becomes of the run; and removes its summary, which would say that it
-// has ended.
+// whatever becomes of the run; and removes its summary and its failure.txt,
+// which would say that it has ended.
 absl::Status KeepEarlier(const std::string& out_dir);
 
 }  // namespace slackline

@@ -29,6 +29,7 @@
 #include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 #include "common/utf8.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
@@ -38,6 +39,7 @@
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/launch/slurm_hosts.h"
 #include "tools/cli/run/by_hand.h"
+#include "tools/cli/run/failure.h"
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/member_launch.h"
@@ -117,6 +119,8 @@ absl::Status WriteShortSummary(const std::string& folder,
             .string());
   }
   summary.set_job(config.job());
+  summary.set_ended_at(absl::FormatTime(
+      absl::RFC3339_sec, TimeSource().WallNow(), absl::UTCTimeZone()));
   summary.set_state(wire::JobState_Name(wire::FAILED));
   summary.set_cause(wire::JobEnd::Cause_Name(cause));
   summary.set_reason(std::string(why));
@@ -245,10 +249,53 @@ absl::Status TakeRunInFolder(const config::ClusterConfig& config,
   return absl::OkStatus();
 }
 
+// What one types so that the job goes on from a checkpoint; of an empty name,
+// from the newest one of its own.
+std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
+                     const std::string& out_dir, const std::string& root,
+                     const std::string& checkpoint) {
+  const bool in_root = checkpoint.empty() ||
+                       std::filesystem::path(checkpoint).parent_path() == root;
+  std::vector<std::string> words = {"slackline", "run", cluster_file,
+                                    "--resume", in_root ? root : checkpoint};
+  // The folder of a run takes only what goes on from its own checkpoints.
+  bool is_own = checkpoint.empty();
+  if (!is_own) {
+    const absl::StatusOr<checkpoint::Manifest> manifest =
+        ReadManifest(checkpoint);
+    is_own =
+        manifest.ok() && HasRecordsOf(out_dir, manifest->run()).value_or(false);
+  }
+  if (is_own) words.insert(words.end(), {"--out", out_dir});
+  words.insert(words.end(), options.flags_again.begin(),
+               options.flags_again.end());
+  return ShellLine(words);
+}
+
+// What one types after the run in the folder has failed: it goes on from its
+// last checkpoint, or begins anew if there is none.
+std::string LineAfterFailure(const RunOptions& options,
+                             const config::ClusterConfig& config,
+                             const std::string& out_dir) {
+  const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
+  const std::string root = CheckpointRoot(config, out_dir);
+  const bool has_own = HasCheckpoint(root, [&](const auto& manifest) {
+    return HasRecordsOf(out_dir, manifest.run()).value_or(false);
+  });
+  if (has_own) return GoOnLine(options, cluster_file, out_dir, root, "");
+  std::vector<std::string> words = {"slackline", "run",   cluster_file,
+                                    "--out",     out_dir, "--new-run"};
+  if (!options.resume.empty())
+    words.insert(words.end(), {"--resume", options.resume});
+  words.insert(words.end(), options.flags_again.begin(),
+               options.flags_again.end());
+  return ShellLine(words);
+}
+
 // Once no process of it is left: OK if the job has finished and its summary is
-// there. Else why not, and there is a summary with that; `*lost` is what else
-// is known of it.
-absl::Status EndOfRun(const std::string& out_dir,
+// there. Else why not, and there is a summary with that and its failure.txt;
+// `*lost` is what else is known of it.
+absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       const config::ClusterConfig& config,
                       const run::CheckpointRecord& beginning,
                       const RunningJob& job, absl::Status ended,
@@ -298,31 +345,18 @@ absl::Status EndOfRun(const std::string& out_dir,
     lost->end.about = {summary.about().begin(), summary.about().end()};
     lost->steps = std::max(lost->steps, summary.steps());
   }
-  return Annotate(why,
-                  absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
-}
-
-// What one types so that the job goes on from a checkpoint; of an empty name,
-// from the newest one of its own.
-std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
-                     const std::string& out_dir, const std::string& root,
-                     const std::string& checkpoint) {
-  const bool in_root = checkpoint.empty() ||
-                       std::filesystem::path(checkpoint).parent_path() == root;
-  std::vector<std::string> words = {"slackline", "run", cluster_file,
-                                    "--resume", in_root ? root : checkpoint};
-  // The folder of a run takes only what goes on from its own checkpoints.
-  bool is_own = checkpoint.empty();
-  if (!is_own) {
-    const absl::StatusOr<checkpoint::Manifest> manifest =
-        ReadManifest(checkpoint);
-    is_own =
-        manifest.ok() && HasRecordsOf(out_dir, manifest->run()).value_or(false);
-  }
-  if (is_own) words.insert(words.end(), {"--out", out_dir});
-  words.insert(words.end(), options.flags_again.begin(),
-               options.flags_again.end());
-  return ShellLine(words);
+  const absl::Status failed =
+      Annotate(why, absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+  if (!result.ok() || !HasFailed(result->summary)) return failed;
+  FailureFacts facts = {.folder = out_dir,
+                        .summary = result->summary,
+                        .command = LineAfterFailure(options, config, out_dir)};
+  facts.summary.set_reason(lost->why);
+  const std::string text = LeaveFailurePage(
+      std::move(facts),
+      ExitsAtFault(result->summary, job.exits(), supervisor.dead()));
+  if (supervisor.asked_to_end()) return failed;  // They know why.
+  return absl::AbortedError(absl::StrCat(failed.message(), "\n", text));
 }
 
 absl::Status DryRun(const RunOptions& options,
@@ -463,8 +497,8 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       RunningJob job(options, config, std::move(cluster), client.get(),
                      signals.get(), display);
       ended = job.Await();
-      ended =
-          EndOfRun(out_dir, config, beginning, job, std::move(ended), &lost);
+      ended = EndOfRun(options, out_dir, config, beginning, job,
+                       std::move(ended), &lost);
       if (ended.ok()) {
         SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
         const std::string table = SummaryTable({result});

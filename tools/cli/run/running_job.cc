@@ -85,6 +85,7 @@ absl::Status RunningJob::Await() {
     for (int i = 0; i < requests.quits; ++i)
       Say(supervisor_.OnQuit(SteadyNow()));
     for (const MemberExit& exit : cluster_->Reap()) {
+      exits_.push_back({exit, cluster_->LogPath(exit.member)});
       supervisor_.OnExit(exit, SteadyNow());
     }
     for (const std::string& note : cluster_->TakeNotes()) Say(note);

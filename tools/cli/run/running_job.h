@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -15,6 +16,7 @@
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/run/cluster.h"
+#include "tools/cli/run/failure.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/supervisor.h"
 #include "tools/cli/signals.h"
@@ -34,6 +36,7 @@ class RunningJob {
   // Once Await() has returned: how the job has ended, as far as this process
   // knows.
   const Supervisor& supervisor() const { return supervisor_; }
+  const std::vector<LoggedExit>& exits() const { return exits_; }
   uint64_t run() const { return run_; }            // View.run; 0: not known.
   int64_t steps() const { return steps_; }         // Of the fastest worker.
   bool ends_early() const { return ends_early_; }  // A user has asked for it.
@@ -61,6 +64,7 @@ class RunningJob {
   SignalWatch* const signals_;
   Display* const display_;
   Supervisor supervisor_;
+  std::vector<LoggedExit> exits_;  // In their order.
   Progress progress_;
   uint64_t run_ = 0;
   int64_t steps_ = 0;

@@ -1,0 +1,58 @@
+// failure.txt: the page that a failed run leaves in its folder. It says what
+// has happened, to whom, where and when, how far the job was, what to do, and
+// which command to type.
+//
+// One rule: the page belongs to summary.json. Whoever writes the summary of a
+// failed run writes the page with what the summary knows (WriteSummaryFile()),
+// and whoever removes or moves one removes or moves the other. `slackline run`,
+// once no process is left, writes the page again as a whole, with exits and
+// logs, which it alone knows. Pure functions, but for WriteFailurePage().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+inline constexpr char kFailureFile[] = "failure.txt";
+// Longer logs and tracebacks are cut, so that the page stays one.
+inline constexpr int kFailureLogLines = 20;
+
+// A process that the failure is about, as `slackline run` has seen it.
+struct FailedProcess {
+  std::string name;  // "worker 2", as in Summary.about.
+  std::string host;
+  int64_t pid = 0;
+  int exit_code = 0;  // Meaningful if `signal` is 0.
+  int signal = 0;     // That has ended it.
+  std::string how;    // "exited with code 1"
+  std::string log_path;
+  std::vector<std::string> last_lines;  // Of the log, oldest first.
+};
+
+struct FailureFacts {
+  std::string folder;    // Of the run.
+  run::Summary summary;  // Its reason is the sentence that the page says.
+  // Who has failed, the first one first; empty: the summary alone is known.
+  std::vector<FailedProcess> processes = {};
+  // What one types next. Empty: the processes were started by hand.
+  std::string command = {};
+};
+
+// A run that is suspended has not failed.
+bool HasFailed(const run::Summary& summary);
+// The whole page; lines end in "\n".
+std::string FailurePage(const FailureFacts& facts);
+// What the terminal says after the sentence of why: what to do, the command,
+// and where the page is.
+std::string FailureInShort(const FailureFacts& facts);
+
+std::string FailurePath(const std::string& folder);
+// Replaces what is there, whole or not at all.
+absl::Status WriteFailurePage(const FailureFacts& facts);
+
+}  // namespace slackline
