@@ -93,16 +93,22 @@ def launch(
 
 
 def _run(command: List[str], environment: "dict[str, str]") -> None:
-    """Prints what the program says. Raises JobError with the last line, if the program fails."""
+    """Prints what the program says. Raises JobError with why, if the program fails: its last line
+    that begins with its name, and what comes behind that."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     last = ""
+    why = ""
     try:
         for line in process.stdout:
             print(line, end="", flush=True)
             last = line.strip() or last
+            if line.startswith("slackline run: "):
+                why = line
+            elif why:
+                why += line
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
         for line in process.stdout:
@@ -113,7 +119,7 @@ def _run(command: List[str], environment: "dict[str, str]") -> None:
     if code == _core.exit_code_suspended:
         raise _core.JobSuspended(last)
     if code != 0:
-        raise _core.JobError(last)
+        raise _core.JobError(why.strip() or last)
 
 
 def _ranks(folder: str) -> int:

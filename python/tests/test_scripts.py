@@ -572,7 +572,8 @@ ROWS: List[Row] = [
         optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)",
         setup="of_d, of_g = opt, job.optimizer(torch.optim.AdamW(net['g'].parameters(), lr=0.01, weight_decay=0.1))",
         step=OF_D + "\nif i % 3 == 2:\n    " + OF_G,
-        epoch_end="job.evaluate(lambda net: None)\nfor one in (of_d, of_g): assert one.state_dict()['state']",
+        # After the last one the job may be over, where only one worker is given the state.
+        epoch_end="job.evaluate(lambda net: None)\nif epoch < 2:\n    for one in (of_d, of_g): assert one.state_dict()['state']",
         apart={("ssp:1", "asp"): "momentum and Adam make more of gradients that come one by one"},
     ),
     row(

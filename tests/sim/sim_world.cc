@@ -63,6 +63,7 @@ void SimWorld::StartServer(int index) {
         // Then the process only reports how the job has ended.
         if (coordinator_->core().state() == wire::FINISHED ||
             coordinator_->core().state() == wire::FAILED) {
+          only_reports_ = true;
           return;
         }
       }
@@ -976,7 +977,7 @@ void SimWorld::FollowUp() {
   }
   // A coordinator whose server cannot go on leaves the job to another one.
   if (context_.scenario.takes_over && coordinator_ != nullptr &&
-      !coordinator_->over() && !coordinator_->away() &&
+      !coordinator_->over() && !coordinator_->away() && !only_reports_ &&
       servers_[Host()] != nullptr &&
       servers_[Host()]->end().kind == ProcessEnd::Kind::kGaveUp) {
     CrashCoordinator(/*with_host=*/false, absl::ZeroDuration());

@@ -132,6 +132,7 @@ class SimWorld {
   bool coordinator_crashed_ = false;
   bool healed_ = false;
   bool has_begun_ = false;
+  bool only_reports_ = false;  // The coordinator, that the job has ended.
   std::vector<int> fault_seen_;        // By fault of the placement.
   std::vector<int> phase_fault_seen_;  // By fault of the modes.
   // Highest position sent, by shard and feed.
