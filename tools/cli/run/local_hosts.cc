@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
