@@ -100,6 +100,12 @@ SlurmDaemons::SlurmDaemons(const std::string& folder) : folder_(folder) {
 }
 
 SlurmDaemons::~SlurmDaemons() {
+  // A step whose daemon is gone would wait for it for ever.
+  WaitUntil(kReadyMax, [&] {
+    const std::unique_ptr<Process> asked =
+        Start("squeue", {"/usr/bin/squeue", "--noheader"});
+    return asked->WaitText(kReadyMax) != kEndedWell || asked->Output().empty();
+  });
   // Those that use another one first.
   while (!daemons_.empty()) daemons_.pop_back();
 }
