@@ -24,7 +24,7 @@ struct EngineIndex {
   std::string from;  // "SLURM_PROCID=3", for the log.
 };
 
-// Those that are read.
+// The environment variables that EngineFactsHere() reads.
 std::vector<std::string> EngineVariables();
 // Of this process.
 EngineFacts EngineFactsHere();

@@ -37,7 +37,8 @@ struct FailedProcess {
 struct FailureFacts {
   std::string folder;    // Of the run.
   run::Summary summary;  // Its reason is the sentence that the page says.
-  // Who has failed, the first one first; empty: the summary alone is known.
+  // The processes that have failed, in the order of their ends. Empty: nothing
+  // is known beyond the summary.
   std::vector<FailedProcess> processes = {};
   // What one types next. Empty: the processes were started by hand.
   std::string command = {};

@@ -106,7 +106,7 @@ SlurmDaemons::~SlurmDaemons() {
         Start("squeue", {"/usr/bin/squeue", "--noheader"});
     return asked->WaitText(kReadyMax) != kEndedWell || asked->Output().empty();
   });
-  // Those that use another one first.
+  // A daemon that uses another one ends before it.
   while (!daemons_.empty()) daemons_.pop_back();
 }
 

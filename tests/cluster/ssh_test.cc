@@ -68,7 +68,7 @@ class SshTest : public JobTest {
                      {"--on=ssh", "--hosts=127.0.0.2:2,127.0.0.3:2"});
     return StartRun(name, config, arguments);
   }
-  // Of the run's config, which has the coordinator's port.
+  // The config that the run has written: it has the coordinator's port.
   std::string ClusterFile(const std::string& name) const {
     return Path(absl::StrCat(name, "/cluster.textproto"));
   }

@@ -166,6 +166,8 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.skips_tables, 50);
+  // One in 100,000: see Checker::judges_no_more().
+  EXPECT_LE(counts.not_judged, counts.runs / 500);
   EXPECT_GT(counts.tries_links, 100);
   EXPECT_GT(counts.links_missed, 1000);
   EXPECT_GT(counts.stop_rules, 5);
@@ -214,6 +216,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.skips_tables, 50);
+  // One in 100,000: see Checker::judges_no_more().
+  EXPECT_LE(counts.not_judged, counts.runs / 500);
   EXPECT_GT(counts.tries_links, 100);
   EXPECT_GT(counts.links_missed, 1000);
   EXPECT_GT(counts.user.modes, 200);

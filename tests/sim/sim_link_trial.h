@@ -44,7 +44,7 @@ class SimLinkTrial {
   uint64_t round_ = 0;
   std::set<Thread> left_;
   std::optional<size_t> said_;  // How many were left.
-  // Of the present round.
+  // Guards what is scheduled; another round has another one.
   std::optional<Lifetime> lifetime_;
 };
 

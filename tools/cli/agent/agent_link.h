@@ -75,7 +75,7 @@ class AgentLink {
   const FileDescriptor from_;
   const FileDescriptor errors_;  // A file in memory.
   const FileDescriptor wake_;    // An eventfd: there is something to write.
-  // Of the thread that made it.
+  // These belong to the thread that made the link.
   ChildProcess child_;
   std::optional<ExitStatus> exit_;
   absl::Status lost_;
