@@ -60,7 +60,7 @@ report() {
   echo
   echo "slowest tests, in seconds:"
   sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) [. ]*(\*\*\*)?[A-Za-z]+ +([0-9.]+) sec.*/\3 \1/p' "${logs[@]}" |
-    sort -rn | head -10 | awk '{ printf "%8.1f  %s\n", $1, $2 }'
+    sort -rn | awk 'NR <= 10 { printf "%8.1f  %s\n", $1, $2 }'
   echo "in all: $((SECONDS / 60)) min $((SECONDS % 60)) s; the times of each kind stand above, behind each build's tests"
 }
 rm -f build/ctest-{release,tsan,asan}.log
