@@ -65,4 +65,4 @@ for library in "$work"/slackline_ps-*/*.libs/*; do
 done
 mkdir -p "$out"
 "$venv/bin/python" -m wheel pack --dest-dir "$out" "$work"/slackline_ps-* >&2
-ls -t "$out"/*.whl | head -1
+ls -t "$out"/*.whl | sed -n 1p
