@@ -1,6 +1,7 @@
 // `slackline run --on ssh`, through a real sshd at addresses that stand for
 // hosts.
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <filesystem>
 #include <fstream>
@@ -297,6 +298,40 @@ TEST_F(SshTest, SigtermOnAHostSuspendsTheJobWithACheckpoint) {
   EXPECT_EQ(on->WaitText(kJobMax), kInterruptedText) << on->Output();
   daemon_.reset();
   ExpectNoProcessLeft();
+}
+
+// The disk here has no room for a while, the hosts' disks have.
+TEST_F(SshTest, WhatAFullDiskHereHadNoRoomForComesAfterwards) {
+  const std::string small = Path("small");
+  fs::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "no right to mount a small disk";
+  const std::string config =
+      Write("job.textproto", Job({.train = "epochs: 30 seed: 1"}));
+  const std::unique_ptr<Process> run = StartOnHosts("small/run", config);
+  EXPECT_TRUE(AwaitProgress(ClusterFile("small/run")).has_value())
+      << run->Output();
+  const std::string filler = absl::StrCat(small, "/filler");
+  {
+    std::ofstream file(filler, std::ios::binary);
+    while (file) (file << std::string(4096, 'x')).flush();
+  }
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(), "; tried again for ");
+  })) << run->Output();
+  fs::remove(filler);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("No space left on device; it is asked for until "
+                              "it is"),
+                    HasSubstr("there: writing ")));
+  for (const char* const name :
+       {"metrics.jsonl", "summary.json", "model.safetensors", "runs.txt"}) {
+    EXPECT_EQ(ReadText(Path(absl::StrCat("small/run/", name))),
+              ReadText(absl::StrCat(There("run"), "/", name)))
+        << name;
+  }
+  umount2(small.c_str(), MNT_DETACH);
 }
 
 // Runs whose folders have one name here, and an old one there.
