@@ -9,6 +9,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
+#include "common/config/same_job.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
@@ -92,12 +93,6 @@ absl::Status CheckNobodyRuns(const std::string& out_dir,
                                out_dir, "`); two cannot write there"));
 }
 
-// But for the port, which may be any free one each time.
-std::string TextWithoutPort(config::ClusterConfig config) {
-  config.mutable_coordinator()->clear_port();
-  return ToText(config);
-}
-
 }  // namespace
 
 absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
@@ -108,13 +103,7 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
   if (!kept.ok()) return std::nullopt;
   SL_RETURN_IF_ERROR(CheckNobodyRuns(out_dir, *kept));
   RunInFolder run;
-  FoundRun found = {.place = out_dir};
-  if (kept->job() != config.job()) {
-    found.why_other =
-        absl::StrCat("is of job ", kept->job(), ", and this is ", config.job());
-  } else if (TextWithoutPort(*kept) != TextWithoutPort(config)) {
-    found.why_other = "is of another config, or of other flags";
-  }
+  FoundRun found = {.place = out_dir, .why_other = WhyOtherJob(config, *kept)};
   const std::string root = CheckpointRoot(*kept, out_dir);
   found.has_checkpoint = HasCheckpoint(root, [&](const auto& manifest) {
     return HasRecordsOf(out_dir, manifest.run()).value_or(false);
