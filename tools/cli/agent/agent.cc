@@ -113,7 +113,7 @@ class Agent {
 
   int Run() {
     SendHello();
-    while (Receive() && signals_->Wait(absl::ZeroDuration()).all() == 0) {
+    while (Receive() && !IsToldToEnd()) {
       Reap();
       SendFiles();
       if (time_.Now() - said_ > kAliveEvery) {
@@ -129,6 +129,14 @@ class Agent {
   }
 
  private:
+  // SIGTERM comes to all processes on the host, when Slurm takes a job away or
+  // the host shuts down. The members take a checkpoint then, and tell
+  // `slackline run`, which ends this agent.
+  bool IsToldToEnd() const {
+    const SignalWatch::Requests requests = signals_->Wait(absl::ZeroDuration());
+    return requests.all() > requests.terminations;
+  }
+
   void Send(const agent::FromAgent& message) {
     waiting_ += AgentFrame(message);
     said_ = time_.Now();
