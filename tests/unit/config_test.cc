@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
@@ -955,6 +956,33 @@ INSTANTIATE_TEST_SUITE_P(
                        "ACCURACY or LOSS")),
     CaseName);
 
+TEST(ConfigSlurmTest, WhatABatchScriptCannotSayIsRefusedWithItsField) {
+  const auto errors = [](const std::string& fields) {
+    return absl::StrJoin(
+        Errors(absl::StrCat(kMinimal, "launch { slurm { ", fields, " } }\n")),
+        "\n");
+  };
+  EXPECT_EQ(errors("partition: 'gpu' time: '2:00:00' nodes: 4096 option: "
+                   "'--comment=two words' warning_seconds: 65535"),
+            "");
+  EXPECT_THAT(errors("partition: ''"), HasSubstr("launch.slurm.partition: "));
+  EXPECT_THAT(errors("time: '1\\n#SBATCH --uid=0'"),
+              HasSubstr("launch.slurm.time: value is "));
+  EXPECT_THAT(errors("option: 'exclusive'"),
+              HasSubstr("launch.slurm.option: value is 'exclusive'; an option "
+                        "with its dashes"));
+  EXPECT_THAT(errors("srun_option: '-x\\n'"),
+              HasSubstr("launch.slurm.srun_option: value is "));
+  EXPECT_THAT(errors("nodes: 0"),
+              HasSubstr("launch.slurm.nodes: value is 0; 1 to 4096"));
+  EXPECT_THAT(
+      errors("warning_seconds: 0"),
+      HasSubstr("launch.slurm.warning_seconds: value is 0; 1 to 65535"));
+  EXPECT_THAT(errors("requeue: true"),
+              AllOf(HasSubstr("launch.slurm.requeue: value is true"),
+                    HasSubstr("checkpoint { every_epochs: 1 }")));
+}
+
 TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
   for (const char* const fields :
        {"", "every_steps: 1 every_epochs: 0.01 every_seconds: 0.1 keep: 1",
@@ -1885,7 +1913,7 @@ TEST(SameJobTest, HostsPortsAndHowProcessesArePlacedAndStartedHaveNoPartInIt) {
         PlacedOn("n1:2,n2:2", {"coordinator.port=7801"}),
         PlacedOn("n1:4", {"server[0].port=7900", "worker[0].port=7950",
                           "server[0].listen=0.0.0.0"}),
-        PlacedOn("n1:4", {"launch.slurm.option=[--mem=0]"}),
+        PlacedOn("n1:4", {"launch.slurm.srun_option=[--mem=0]"}),
         PlacedOn("n1:4", {"launch.ssh.user=me"})}) {
     EXPECT_EQ(WhyOtherJob(same, run), "") << ToText(same);
     EXPECT_EQ(WhyOtherJob(run, same), "") << ToText(same);

@@ -8,13 +8,16 @@ RemoteShell SlurmShell(const config::Slurm& slurm) {
   shell.name = "slurm";
   shell.line = [slurm](const std::string& host,
                        const std::vector<std::string>& command) {
-    // One agent on the node, beside whatever else the job runs there; srun
-    // hands stdin and stdout on as they are.
+    // One agent on the node, beside whatever else the job runs there, whose
+    // processes may use all processors that the job has there; srun hands stdin
+    // and stdout on as they are.
     std::vector<std::string> words = {
-        slurm.program(), "--nodelist",           host,
-        "--nodes=1",     "--ntasks=1",           "--overlap",
-        "--unbuffered",  "--kill-on-bad-exit=0", "--input=0"};
-    words.insert(words.end(), slurm.option().begin(), slurm.option().end());
+        slurm.program(),  "--nodelist",           host,
+        "--nodes=1",      "--ntasks=1",           "--overlap",
+        "--unbuffered",   "--kill-on-bad-exit=0", "--input=0",
+        "--cpu-bind=none"};
+    words.insert(words.end(), slurm.srun_option().begin(),
+                 slurm.srun_option().end());
     words.insert(words.end(), command.begin(), command.end());
     return words;
   };

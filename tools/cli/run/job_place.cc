@@ -183,8 +183,9 @@ class OtherMachines : public JobPlace {
   }
 
   std::string Text() const override {
-    return absl::StrCat("\nhosts: ", absl::StrJoin(HostsOfMembers(config_), ", "),
-                        " (", shell_.name, ")");
+    return absl::StrCat(
+        "\nhosts: ", absl::StrJoin(HostsOfMembers(config_), ", "), " (",
+        shell_.name, ")");
   }
 
  private:

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
@@ -38,6 +39,8 @@
 #include "tools/cli/job/progress.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/launch/slurm_hosts.h"
+#include "tools/cli/launch/slurm_script.h"
+#include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/by_hand.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/job_place.h"
@@ -46,6 +49,7 @@
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/running_job.h"
+#include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 #include "tools/experiment/replay_spec.h"
@@ -58,6 +62,9 @@ constexpr char kInterruptedBetween[] =
 constexpr char kTerminatedBetween[] =
     "slackline run was told to end (SIGTERM or SIGHUP) before the job was "
     "restored";
+// Names of nodes that are not known yet, with a number behind it.
+constexpr char kStandInNode[] = "slurm-node-";
+constexpr int kNodesMax = 4096;
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
@@ -173,7 +180,6 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             const config::ClusterConfig& config,
                                             const std::string& resume,
                                             bool has_run) {
-  std::error_code error;
   if (has_run && (resume.empty() || options.new_run)) {
     if (!HasRecords(options.out_dir)) return options.out_dir;
     SL_RETURN_IF_ERROR(
@@ -182,8 +188,7 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
     return options.out_dir;
   }
   if (!resume.empty() && !options.out_dir.empty() &&
-      std::filesystem::exists(options.out_dir, error) &&
-      !std::filesystem::is_empty(options.out_dir, error)) {
+      !HasNothingBegun(options.out_dir)) {
     SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
     SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
     return options.out_dir;
@@ -214,10 +219,18 @@ absl::Status TakeRunInFolder(const config::ClusterConfig& config,
                              RunOptions* options, bool* has_run,
                              std::optional<int>* over, Display* display) {
   const std::string& out = options->out_dir;
-  if (out.empty() || (!options->new_run && ResumesOwn(*options)))
-    return absl::OkStatus();
+  if (out.empty()) return absl::OkStatus();
+  const bool started_again = SlurmJobHasBegun(options->slurm, out);
+  std::string began_with;
+  if (started_again) {
+    // What it was begun with does not count twice.
+    options->new_run = false;
+    began_with = std::exchange(options->resume, "");
+  }
+  if (!options->new_run && ResumesOwn(*options)) return absl::OkStatus();
   const absl::StatusOr<std::optional<RunInFolder>> found =
-      FindRunIn(out, config, options->new_run);
+      FindRunIn(out, config,
+                {.new_run = options->new_run, .started_again = started_again});
   // Then a checkpoint of its run was named, perhaps, with another config.
   if (!found.ok() && !options->resume.empty() && !options->new_run)
     return absl::OkStatus();
@@ -239,6 +252,13 @@ absl::Status TakeRunInFolder(const config::ClusterConfig& config,
     return absl::OkStatus();
   }
   *has_run = true;
+  if (started_again && (*found)->checkpoints.empty()) {
+    display->Print(absl::StrCat("Slurm has started job ", options->slurm.job_id,
+                                " again before it had a checkpoint; the run "
+                                "begins anew"));
+    options->new_run = true;
+    options->resume = began_with;
+  }
   if (options->new_run || (*found)->checkpoints.empty())
     return absl::OkStatus();
   display->Print(absl::StrCat("the run in ", out,
@@ -365,6 +385,9 @@ absl::Status DryRun(const RunOptions& options,
                     Display* display) {
   const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
   const bool is_remote = !place->Text().empty();
+  // They are not known before Slurm has given them.
+  const bool has_stand_ins =
+      absl::StartsWith(config.server(0).host(), kStandInNode);
   SL_RETURN_IF_ERROR(place->Check());
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
@@ -378,11 +401,20 @@ absl::Status DryRun(const RunOptions& options,
   } else if (!is_remote) {
     SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   }
-  display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
-                              place->Text(),
-                              "\nnothing is started: --dry-run"));
+  display->Print(absl::StrCat(
+      JobText(config), OwnProgramsText(config),
+      has_stand_ins ? "\nhosts: those that Slurm gives" : place->Text(),
+      "\nnothing is started: --dry-run"));
+  config::ClusterConfig shown = config;
+  if (has_stand_ins) {
+    shown.mutable_coordinator()->clear_host();
+    for (config::ServerGroup& group : *shown.mutable_server())
+      group.clear_host();
+    for (config::WorkerGroup& group : *shown.mutable_worker())
+      group.clear_host();
+  }
   const std::string text =
-      absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(config));
+      absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(shown));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return absl::OkStatus();
 }
@@ -443,6 +475,8 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
+  if (config.launch().has_slurm() && !options.out_dir.empty())
+    SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -567,30 +601,105 @@ absl::Status PutWholePath(const RunOptions& options,
   return absl::OkStatus();
 }
 
-// Within Slurm, and neither file nor flags say on which nodes.
-bool HostsAreThoseOfSlurm(const RunOptions& options) {
+// What file and flags say, before it is checked. What is wrong with it is said
+// by those who read it in earnest.
+std::optional<config::ClusterConfig> WhatIsGiven(const RunOptions& options) {
   const absl::StatusOr<std::string> text =
       ReadRegularFile(options.config_path, kConfigFileBytesMax);
-  if (!text.ok()) return false;
+  if (!text.ok()) return std::nullopt;
   config::ClusterConfig config;
   FieldOrigins origins(options.config_path);
-  // What is wrong with it is said by those who read it in earnest.
   if (!ParseConfigText(*text, options.config_path, &config, &origins).ok() ||
       !ApplyOverrides(options.overrides, &config, &origins).ok()) {
-    return false;
+    return std::nullopt;
   }
-  const auto has_host = [](const auto& group) { return group.has_host(); };
-  return config.launch().has_slurm() && !config.coordinator().has_host() &&
-         absl::c_none_of(config.server(), has_host) &&
-         absl::c_none_of(config.worker(), has_host);
+  return config;
+}
+
+// Its processes are to be somewhere, and not on this machine.
+bool NamesOtherHosts(const config::ClusterConfig& config) {
+  const auto is_other = [](const auto& group) {
+    return group.has_host() && !IsLoopback(group.host());
+  };
+  return is_other(config.coordinator()) ||
+         absl::c_any_of(config.server(), is_other) ||
+         absl::c_any_of(config.worker(), is_other);
+}
+
+// Where a job of Slurm is begun, and on what.
+struct SlurmPlan {
+  bool is_slurm = false;
+  bool submits = false;         // By a batch script, from outside.
+  bool on_named_hosts = false;  // Not on whatever nodes Slurm gives.
+};
+
+// One of them, if any was given.
+std::string SlurmFlagOf(const RunOptions& options) {
+  if (options.print_script) return "--print";
+  if (options.detach) return "--detach";
+  if (!options.slurm_options.empty()) return "--slurm-option";
+  if (options.slurm_sets.empty()) return "";
+  const absl::string_view set = options.slurm_sets.front();
+  return absl::StrCat(
+      "--", absl::StripPrefix(set.substr(0, set.find('=')), "launch.slurm."));
+}
+
+// Takes the flags of Slurm, and sees whether there are any where they do not
+// belong.
+absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
+  const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+  SlurmPlan plan;
+  // Flags of Slurm are for jobs of Slurm, and are no way to choose it.
+  plan.is_slurm = given.has_value() && given->launch().has_slurm();
+  if (const std::string flag = SlurmFlagOf(*options);
+      given.has_value() && !plan.is_slurm && !flag.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        ": is for jobs of Slurm, and this is none; add --on slurm, or launch { "
+        "slurm {} } to the config"));
+  }
+  options->overrides.sets.insert(options->overrides.sets.end(),
+                                 options->slurm_sets.begin(),
+                                 options->slurm_sets.end());
+  options->overrides.slurm_options = options->slurm_options;
+  if (!plan.is_slurm) return plan;
+  const bool within = !options->slurm.job_id.empty();
+  if (within && options->detach) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--detach: this is within job ", options->slurm.job_id,
+        " of Slurm already; leave --detach out, or run it outside"));
+  }
+  plan.submits = options->print_script || !within;
+  plan.on_named_hosts = !options->hosts.empty() ||
+                        !options->host_file.empty() || NamesOtherHosts(*given);
+  return plan;
+}
+
+// Nodes that Slurm has not chosen yet.
+std::vector<HostSlots> StandIns(int count) {
+  std::vector<HostSlots> hosts;
+  for (int i = 1; i <= count; ++i) {
+    hosts.push_back({.host = absl::StrCat(kStandInNode, i), .slots = 0});
+  }
+  return hosts;
 }
 
 // Reads --hosts or --hostfile, or asks Slurm.
-absl::Status TakeHosts(RunOptions* options) {
+absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
-    if (!HostsAreThoseOfSlurm(*options)) return absl::OkStatus();
-    SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+    if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
     options->overrides.hosts_origin = "--on slurm";
+    if (!plan.submits) {
+      SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+      return absl::OkStatus();
+    }
+    const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+    const int nodes = given.has_value() && given->launch().slurm().has_nodes()
+                          ? given->launch().slurm().nodes()
+                          : 1;
+    // What is outside of the bounds is refused with the rest of the config.
+    options->overrides.hosts =
+        StandIns(options->dry_run ? 1 : std::clamp(nodes, 1, kNodesMax));
     return absl::OkStatus();
   }
   const bool is_file = options->hosts.empty();
@@ -604,6 +713,90 @@ absl::Status TakeHosts(RunOptions* options) {
   options->overrides.hosts = *std::move(hosts);
   options->overrides.hosts_origin = origin;
   return absl::OkStatus();
+}
+
+// Hands the job to Slurm, and follows it to its end, as of RunJob().
+absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
+                               const config::ClusterConfig& config,
+                               Display* display) {
+  const std::string mode = ModeText(config);
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  const auto script = [&](const std::string& out_dir) {
+    std::vector<std::string> command = options.batch_command;
+    command.insert(command.end(), {"--out", out_dir});
+    const std::vector<std::string>& program = options.overrides.worker_command;
+    if (!program.empty()) {
+      command.emplace_back("--");
+      command.insert(command.end(), program.begin(), program.end());
+    }
+    return SlurmScript({.config = config,
+                        .on_these_hosts = plan.on_named_hosts,
+                        .command = std::move(command),
+                        .folder = folder,
+                        .out_dir = out_dir});
+  };
+  if (options.print_script) {
+    const std::string out_dir =
+        options.out_dir.empty()
+            ? absl::StrCat("runs/",
+                           RunName(config.job(), mode, TimeSource().WallNow()))
+            : options.out_dir;
+    SL_ASSIGN_OR_RETURN(const std::string text, script(out_dir));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    display->Print(absl::StrCat(
+        "nothing is submitted: --print; sbatch needs the folder of the "
+        "output: ",
+        ShellLine({"mkdir", "-p", absl::StrCat(out_dir, "/", kSlurmFolder)})));
+    return kExitDone;
+  }
+  if (!options.out_dir.empty()) {
+    SL_ASSIGN_OR_RETURN(const std::optional<std::string> before,
+                        SlurmJobOfRun(options.out_dir));
+    if (before.has_value()) {
+      display->Print(absl::StrCat("the run in ", options.out_dir,
+                                  " is Slurm job ", *before,
+                                  " already; nothing is submitted",
+                                  WatchText(*before, options.out_dir)));
+      if (!options.detach)
+        return FollowRun(*before, options.out_dir, /*from_now=*/true, display);
+      std::printf("%s\n", before->c_str());
+      return kExitDone;
+    }
+  }
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  SL_RETURN_IF_ERROR(place->Check());
+  bool has_run = false;
+  std::optional<int> over;
+  SL_RETURN_IF_ERROR(
+      TakeRunInFolder(config, &options, &has_run, &over, display));
+  if (over.has_value()) return *over;
+  if (!options.resume.empty())
+    SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
+  // What is not there yet is fetched here: nodes often have no way out.
+  SL_RETURN_IF_ERROR(place->FindData().status());
+  std::string out_dir = options.out_dir;
+  SL_RETURN_IF_ERROR(script(out_dir).status());
+  if (out_dir.empty() || HasNothingBegun(out_dir)) {
+    SL_ASSIGN_OR_RETURN(out_dir, MakeOutFolder(out_dir, config.job(), mode));
+  }
+  SL_ASSIGN_OR_RETURN(const std::string text, script(out_dir));
+  SL_ASSIGN_OR_RETURN(const std::string id, SubmitRun(text, out_dir));
+  const SlurmNeeds needs = NeedsOf(config);
+  display->Print(absl::StrCat(
+      JobText(config), ": Slurm job ", id, " (", SlurmScriptPath(out_dir),
+      "), ", needs.nodes, needs.nodes == 1 ? " node" : " nodes", " with ",
+      needs.cpus_per_node, " processors",
+      needs.gpus_per_node > 0
+          ? absl::StrCat(" and ", needs.gpus_per_node, " GPUs")
+          : "",
+      needs.nodes > 1 ? " each" : "", "\nfolder: ", out_dir,
+      WatchText(id, out_dir)));
+  if (options.detach) {
+    std::printf("%s\n", id.c_str());
+    return kExitDone;
+  }
+  return FollowRun(id, out_dir, /*from_now=*/false, display);
 }
 
 }  // namespace
@@ -621,7 +814,12 @@ int Run(const RunOptions& given) {
     complain(text.message());
     return kExitUsage;
   }
-  if (const absl::Status hosts = TakeHosts(&options); !hosts.ok()) {
+  const absl::StatusOr<SlurmPlan> plan = PlanSlurm(&options);
+  if (!plan.ok()) {
+    complain(plan.status().message());
+    return kExitUsage;
+  }
+  if (const absl::Status hosts = TakeHosts(*plan, &options); !hosts.ok()) {
     complain(hosts.message());
     return kExitUsage;
   }
@@ -658,7 +856,13 @@ int Run(const RunOptions& given) {
     complain(checked.message());
     return kExitFailed;
   }
-  const absl::StatusOr<int> done = RunJob(options, *config, &display);
+  const absl::StatusOr<int> done =
+      plan->submits ? RunBySlurm(options, *plan, *config, &display)
+                    : RunJob(options, *config, &display);
+  if (done.ok() && *done == kExitSuspended && !plan->submits &&
+      config->launch().slurm().requeue()) {
+    display.Print(QueueAgain(options.slurm));
+  }
   if (done.ok()) return *done;
   complain(done.status().message());
   return kExitFailed;
