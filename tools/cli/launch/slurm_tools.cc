@@ -141,9 +141,9 @@ std::string QueueAgain(const SlurmAllocation& allocation) {
   const absl::StatusOr<std::optional<SlurmJob>> job =
       LookAtSlurmJob(allocation.job_id);
   if (job.ok() && job->has_value() && !SlurmJobRuns(**job)) {
-    return absl::StrCat("Slurm has job ", allocation.job_id, " as ",
+    return absl::StrCat("Slurm itself ends job ", allocation.job_id, " (",
                         (*job)->state,
-                        ", and it is not queued again from here");
+                        "), and says whether it is queued again");
   }
   const absl::Status again =
       RunSlurmTool({"scontrol", "requeue", allocation.job_id}).status();

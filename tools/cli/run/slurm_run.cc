@@ -114,8 +114,7 @@ class Following {
   // The exit code, once the job is over.
   std::optional<int> Perform(const SlurmFollower::Effects& effects) {
     // What the job has said comes before what is said of it.
-    if (effects.exit_code.has_value() || effects.over_unseen)
-      tail_.Print(display_);
+    tail_.Print(display_);
     for (const std::string& line : effects.lines) display_->Print(line);
     if (effects.cancel_waiting) Complain(CancelSlurmJob(id_, /*waiting=*/true));
     if (effects.cancel) Complain(CancelSlurmJob(id_, /*waiting=*/false));
