@@ -95,6 +95,8 @@ TEST_F(SlurmFollowerTest, ChangesAreSaidAndNothingIsSaidTwice) {
   EXPECT_THAT(Look(Job("PENDING", "PartitionTimeLimit")).lines,
               ElementsAre(HasSubstr("it does not begin as it is")));
   EXPECT_THAT(follower_.WaitingLine(), HasSubstr("PartitionTimeLimit"));
+  EXPECT_THAT(Look(Job("PENDING", "launch failed requeued held")).lines,
+              ElementsAre(HasSubstr("it does not begin as it is")));
   EXPECT_THAT(Look(Job("RUNNING")).lines,
               ElementsAre("Slurm job 12 runs on n[1-2]"));
   EXPECT_EQ(follower_.WaitingLine(), "");
