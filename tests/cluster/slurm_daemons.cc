@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -37,6 +38,12 @@ std::string ShortHostName() {
   return whole.substr(0, whole.find('.'));
 }
 
+// Empty: its process has ended.
+std::string Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 // The parent of a process; 0: it has ended.
 pid_t ParentOf(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
@@ -50,18 +57,29 @@ pid_t ParentOf(pid_t pid) {
   return parent;
 }
 
-std::vector<pid_t> Descendants(pid_t ancestor) {
-  std::multimap<pid_t, pid_t> children;
+// Processes that Slurm has started on the node, and the daemons that watch
+// them, which are nobody's children.
+std::vector<pid_t> ProcessesOfNode(const std::string& node,
+                                   const std::string& config_file) {
+  std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     pid_t pid = 0;
-    if (absl::SimpleAtoi(entry.path().filename().string(), &pid))
-      children.emplace(ParentOf(pid), pid);
-  }
-  std::vector<pid_t> found = {ancestor};
-  for (size_t i = 0; i < found.size(); ++i) {
-    const auto [first, last] = children.equal_range(found[i]);
-    for (auto child = first; child != last; ++child)
-      found.push_back(child->second);
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    const std::string text = absl::StrCat(
+        std::string(1, '\0'), Read(absl::StrCat("/proc/", pid, "/environ")));
+    const auto has = [&](const std::string& name, const std::string& value) {
+      const std::string entry_text = absl::StrCat(
+          std::string(1, '\0'), name, "=", value, std::string(1, '\0'));
+      return absl::StrContains(text, entry_text);
+    };
+    if (!has("SLURMD_NODENAME", node) || !has("SLURM_CONF", config_file))
+      continue;
+    found.push_back(pid);
+    const pid_t parent = ParentOf(pid);
+    if (absl::StartsWith(Read(absl::StrCat("/proc/", parent, "/cmdline")),
+                         "slurmstepd: ")) {
+      found.push_back(parent);
+    }
   }
   return found;
 }
@@ -176,8 +194,11 @@ std::string SlurmDaemons::Ask(const std::vector<std::string>& words) const {
 }
 
 void SlurmDaemons::KillNode(const std::string& node) {
-  for (const pid_t pid : Descendants(daemon_of_node_.at(node)->pid()))
-    kill(pid, SIGKILL);
+  kill(daemon_of_node_.at(node)->pid(), SIGKILL);
+  const std::vector<pid_t> processes =
+      ProcessesOfNode(node, absl::StrCat(folder_, "/slurm.conf"));
+  EXPECT_GE(processes.size(), 3u) << "a daemon, an agent, a member";
+  for (const pid_t pid : processes) kill(pid, SIGKILL);
   Ask({"/usr/bin/scontrol", "update", absl::StrCat("nodename=", node),
        "state=down", "reason=killed"});
 }

@@ -233,8 +233,7 @@ TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
 }
 
 TEST_F(SlurmTest, ANodeThatDiesWithAServerCostsNothingWithReplicas) {
-  const SmallJobOptions options = {.train = "epochs: 8 seed: 1",
-                                   .lease_ms = 2000};
+  const SmallJobOptions options = {.train = "epochs: 8 seed: 1"};
   Run("here", Write("here.textproto", SmallJob(options)));
   const std::string config = Write(
       "job.textproto",
