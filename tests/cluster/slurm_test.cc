@@ -154,6 +154,38 @@ TEST_F(SlurmTest, OutsideOfAnAllocationTheJobIsSubmittedAndFollowed) {
   slurm_.reset();
 }
 
+// Those of docs/clusters.md. The last one is left to Slurm, which is told to
+// end it.
+TEST_F(SlurmTest, CommandsOfThePageRun) {
+  int commands = 0;
+  for (const absl::string_view line : absl::StrSplit(
+           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
+           '\n')) {
+    if (!absl::StartsWith(line, "slackline run examples/") ||
+        !absl::StrContains(line, " --on slurm")) {
+      continue;
+    }
+    const std::string name = absl::StrCat("page-", ++commands);
+    Process run(
+        slurm_->Command(
+            {"/bin/sh", "-c",
+             absl::StrCat(
+                 "exec ",
+                 absl::StrReplaceAll(
+                     line, {{"slackline run ",
+                             absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ",
+                                          SLACKLINE_SOURCE_DIR, "/")}}),
+                 " --epochs 1 --out ", Path(name),
+                 " --set launch.bin_dir=", Path("bin"))}),
+        Path(absl::StrCat(name, ".log")));
+    EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
+  }
+  EXPECT_EQ(commands, 3);
+  EXPECT_FALSE(ReadModel(Path("page-1")).empty());
+  slurm_->Ask({"/usr/bin/scancel", "--user=root"});
+  slurm_.reset();
+}
+
 TEST_F(SlurmTest, CtrlCEndsTheJobWithItsModelOrCancelsOneThatWaits) {
   const std::string config = Config("job", {.train = "epochs: 1000 seed: 1"});
   std::unique_ptr<Process> run = StartOutside("run", config, {});

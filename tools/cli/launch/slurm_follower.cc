@@ -41,7 +41,9 @@ bool IsOneOf(const std::string& text,
 std::string MeaningOf(const std::string& reason) {
   if (reason == "BeginTime")
     return "Slurm lets a job that was queued again wait for two minutes";
-  if (IsOneOf(reason,
+  // The first as in "launch failed requeued held".
+  if (absl::EndsWith(reason, " held") ||
+      IsOneOf(reason,
               {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints",
                "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin",
                "DependencyNeverSatisfied"}))
