@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -88,6 +89,21 @@ class SlurmTest : public JobTest {
          absl::StrCat("--cpus-per-task=", SlurmDaemons::kProcessors),
          "--output=/dev/null", "--wrap=exec sleep 1000"});
     return std::string(absl::StripAsciiWhitespace(id));
+  }
+
+  // Until a job that goes on has done some steps.
+  std::optional<wire::StatusReply> AwaitSteps(const std::string& cluster_file) {
+    int64_t first = -1;
+    return AwaitStatus(cluster_file, kJobMax,
+                       [&](const wire::StatusReply& status) {
+                         if (status.view().state() != wire::RUNNING ||
+                             status.worker_size() == 0) {
+                           return false;
+                         }
+                         const int64_t clock = status.worker(0).clock();
+                         if (first < 0) first = clock;
+                         return clock >= first + 10;
+                       });
   }
 
   std::unique_ptr<SlurmDaemons> slurm_;
@@ -237,7 +253,7 @@ TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
     ASSERT_TRUE(WaitUntil(kJobMax, [&] {
       return CountOf(run->Output(), ", coordinator at tcp://") == i + 1;
     })) << run->Output();
-    ASSERT_TRUE(AwaitProgress(cluster_file).has_value()) << run->Output();
+    ASSERT_TRUE(AwaitSteps(cluster_file).has_value()) << run->Output();
     if (!taken_by.empty()) slurm_->Ask({"/usr/bin/scancel", taken_by});
     const absl::StatusOr<config::ClusterConfig> now =
         LoadJobConfig(cluster_file);

@@ -1,7 +1,9 @@
 // The batch script of a job, as a function of its config.
 #include "tools/cli/launch/slurm_script.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -107,6 +109,32 @@ TEST(SlurmScriptTest, MoreNodesThanProcessesAreRefused) {
   EXPECT_THAT(std::string(script.status().message()),
               HasSubstr("value is 9; the servers and workers of the config are "
                         "on 4 nodes at most"));
+}
+
+TEST(SlurmScriptTest, ATimeLimitIsReadAsSbatchDoes) {
+  for (const auto& [text, time] :
+       {std::pair("30", absl::Minutes(30)),
+        std::pair("1:30", absl::Seconds(90)),
+        std::pair("2:00:01", absl::Hours(2) + absl::Seconds(1)),
+        std::pair("1-12", absl::Hours(36)),
+        std::pair("1-12:30", absl::Hours(36) + absl::Minutes(30)),
+        std::pair("0-0:0:5", absl::Seconds(5))}) {
+    EXPECT_EQ(SlurmTime(text), time) << text;
+  }
+  for (const char* const other : {"", "infinite", "1-", "-1", "1:2:3:4", "a-1"})
+    EXPECT_EQ(SlurmTime(other), std::nullopt) << other;
+}
+
+TEST(SlurmScriptTest, TimeThatIsOverAtItsWarningIsRefused) {
+  const absl::StatusOr<std::string> script =
+      SlurmScript(PartsOf("time: '2' warning_seconds: 61", 1));
+  EXPECT_EQ(script.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(script.status().message()),
+              AllOf(HasSubstr("value is 2, which is 2m; "),
+                    HasSubstr("at least 2m1s is required")));
+  EXPECT_THAT(Script("time: '2' warning_seconds: 60", 1),
+              HasSubstr("--time=2\n"));
+  EXPECT_THAT(Script("time: 'infinite'", 1), HasSubstr("--time=infinite\n"));
 }
 
 TEST(SlurmScriptTest, HostsThatAreNamedAreTheNodes) {

@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "common/process/interrupted_by.h"
+
 namespace slackline {
 namespace {
 
@@ -48,6 +50,14 @@ TEST_F(StopSignalTest, ThatCameBeforeIsDeliveredLater) {
   std::promise<int> received;
   const StopSignal stop_signal([&](int signal) { received.set_value(signal); });
   EXPECT_EQ(Received(&received), SIGTERM);
+}
+
+TEST(InterruptedByTest, WhoTakesTheMachineAwayIsToldFromWhoAsksForAnEnd) {
+  EXPECT_TRUE(IsTakenAway("worker 2 was interrupted by SIGTERM; step 7 is in"));
+  EXPECT_TRUE(IsTakenAway("slackline run was interrupted by SIGHUP"));
+  EXPECT_FALSE(IsTakenAway("server 0 was interrupted by SIGINT"));
+  EXPECT_FALSE(IsTakenAway("I need the node; step 7 is in"));
+  EXPECT_FALSE(IsTakenAway(""));
 }
 
 constexpr absl::Time kStart = absl::UnixEpoch();

@@ -38,8 +38,8 @@ bool IsOneOf(const std::string& text,
 }
 
 // What a reason means where its name does not say what to do.
-std::string MeaningOf(const std::string& reason) {
-  if (reason == "BeginTime")
+std::string MeaningOf(const std::string& reason, int restarts) {
+  if (reason == "BeginTime" && restarts > 0)
     return "Slurm lets a job that was queued again wait for two minutes";
   // The first as in "launch failed requeued held".
   if (absl::EndsWith(reason, " held") ||
@@ -105,7 +105,8 @@ std::string SlurmFollower::WaitingLine() const {
   std::string text = absl::StrCat("Slurm job ", id_, " waits for its turn");
   const std::string reason = Known(job_->reason);
   if (!reason.empty()) absl::StrAppend(&text, ": ", reason);
-  if (const std::string meaning = MeaningOf(reason); !meaning.empty())
+  if (const std::string meaning = MeaningOf(reason, job_->restarts);
+      !meaning.empty())
     absl::StrAppend(&text, " (", meaning, ")");
   if (const std::string start = Known(job_->start); !start.empty())
     absl::StrAppend(&text, "; expected to begin at ", start);

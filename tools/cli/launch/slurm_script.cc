@@ -1,13 +1,17 @@
 #include "tools/cli/launch/slurm_script.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
+#include "common/status.h"
 
 namespace slackline {
 namespace {
@@ -29,12 +33,52 @@ std::map<std::string, HostLoad> LoadOfHosts(
   return loads;
 }
 
+// Slurm looks at time limits once a minute.
+constexpr absl::Duration kSignalEarlierMax = absl::Minutes(1);
+
+// The time limit must leave some time before the warning: else a job that is
+// queued again would be told to end at once, each time.
+absl::Status CheckTime(const config::Slurm& slurm) {
+  const std::optional<absl::Duration> limit = SlurmTime(slurm.time());
+  const absl::Duration before =
+      absl::Seconds(slurm.warning_seconds()) + kSignalEarlierMax;
+  if (!limit.has_value() || *limit >= before) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "launch.slurm.time (--time): value is ", slurm.time(), ", which is ",
+      absl::FormatDuration(*limit), "; the job is told to end ",
+      slurm.warning_seconds(),
+      " s before that (launch.slurm.warning_seconds), and up to a minute "
+      "earlier: at least ",
+      absl::FormatDuration(before), " is required"));
+}
+
 // In the name of an output file '%' begins a pattern.
 std::string WithoutPatterns(const std::string& path) {
   return absl::StrReplaceAll(path, {{"%", "%%"}});
 }
 
 }  // namespace
+
+std::optional<absl::Duration> SlurmTime(absl::string_view text) {
+  const std::vector<absl::string_view> halves =
+      absl::StrSplit(text, absl::MaxSplits('-', 1));
+  const bool has_days = halves.size() == 2;
+  std::vector<int64_t> numbers;
+  for (const absl::string_view part : absl::StrSplit(halves.back(), ':')) {
+    if (!absl::SimpleAtoi(part, &numbers.emplace_back()) || numbers.back() < 0)
+      return std::nullopt;
+  }
+  int64_t days = 0;
+  if (numbers.size() > 3 ||
+      (has_days && (!absl::SimpleAtoi(halves.front(), &days) || days < 0))) {
+    return std::nullopt;
+  }
+  // Without days: minutes, minutes:seconds, hours:minutes:seconds.
+  if (!has_days && numbers.size() < 3) numbers.insert(numbers.begin(), 0);
+  numbers.resize(3, 0);
+  return absl::Hours(24 * days + numbers[0]) + absl::Minutes(numbers[1]) +
+         absl::Seconds(numbers[2]);
+}
 
 SlurmNeeds NeedsOf(const config::ClusterConfig& config) {
   const std::map<std::string, HostLoad> loads = LoadOfHosts(config);
@@ -56,6 +100,7 @@ absl::StatusOr<std::string> SlurmScript(const SlurmScriptParts& parts) {
                      "; the servers and workers of the config are on ",
                      needs.nodes, " nodes at most"));
   }
+  if (slurm.has_time()) SL_RETURN_IF_ERROR(CheckTime(slurm));
   std::vector<std::string> options;
   const auto add = [&](const std::string& name, const auto& value) {
     options.push_back(absl::StrCat("--", name, "=", value));

@@ -29,6 +29,7 @@
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
+#include "common/process/interrupted_by.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/utf8.h"
@@ -65,9 +66,15 @@ constexpr char kTerminatedBetween[] =
 // Names of nodes that are not known yet, with a number behind it.
 constexpr char kStandInNode[] = "slurm-node-";
 constexpr int kNodesMax = 4096;
+constexpr char kOnSlurm[] = "--on slurm";
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
+
+// Likewise its hosts.
+constexpr char kAnyHosts[] =
+    "# hosts were those of an allocation of Slurm, and are whatever it gives "
+    "when this is run.\n";
 
 // Whether file or flags name the coordinator's port, or leave it to us.
 bool PortIsGiven(const RunOptions& options) {
@@ -82,6 +89,14 @@ bool PortIsGiven(const RunOptions& options) {
     config.mutable_coordinator()->clear_port();
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
+}
+
+void ForgetHosts(config::ClusterConfig* config) {
+  config->mutable_coordinator()->clear_host();
+  for (config::ServerGroup& group : *config->mutable_server())
+    group.clear_host();
+  for (config::WorkerGroup& group : *config->mutable_worker())
+    group.clear_host();
 }
 
 // "\nprogram of workers: ./train --fast", one for each group that has one.
@@ -406,13 +421,7 @@ absl::Status DryRun(const RunOptions& options,
       has_stand_ins ? "\nhosts: those that Slurm gives" : place->Text(),
       "\nnothing is started: --dry-run"));
   config::ClusterConfig shown = config;
-  if (has_stand_ins) {
-    shown.mutable_coordinator()->clear_host();
-    for (config::ServerGroup& group : *shown.mutable_server())
-      group.clear_host();
-    for (config::WorkerGroup& group : *shown.mutable_worker())
-      group.clear_host();
-  }
+  if (has_stand_ins) ForgetHosts(&shown);
   const std::string text =
       absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(shown));
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -480,9 +489,10 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
-      {absl::StrCat("# Written by `slackline run` from ", options.config_path,
-                    ": what was left out is filled in.\n",
-                    any_port ? kAnyPort : ""),
+      {absl::StrCat(
+           "# Written by `slackline run` from ", options.config_path,
+           ": what was left out is filled in.\n", any_port ? kAnyPort : "",
+           options.overrides.hosts_origin == kOnSlurm ? kAnyHosts : ""),
        ToText(config)}));
 
   LaunchOptions cluster_options = {
@@ -509,13 +519,16 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                      .began_with = beginning.folder()},
                     display);
   // Of a checkpoint that this program knows of, or one of the coordinator's.
-  const auto suspended =
-      [&](const std::string& why,
-          const std::string& checkpoint) -> absl::StatusOr<int> {
+  const auto suspended = [&](const std::string& why,
+                             const std::string& checkpoint,
+                             bool taken_away) -> absl::StatusOr<int> {
     display->Print(
         absl::StrCat("the job is suspended: ", why, "\nto go on: ",
                      GoOnLine(options, cluster_file, out_dir,
                               CheckpointRoot(config, out_dir), checkpoint)));
+    // Who has asked for the end does not want it again.
+    if (config.launch().slurm().requeue() && taken_away)
+      display->Print(QueueAgain(options.slurm));
     return kExitSuspended;
   };
   // Runs of the job, until one is not to be followed by another. The port of
@@ -547,10 +560,19 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       if (const std::string text = restorer.Text(); !text.empty())
         display->Print(text);
       if (lost.end.cause == wire::JobEnd::SUSPENDED)
-        return suspended(lost.why, "");
-      const bool before_it_ran = lost.suspending && !lost.end.ran &&
-                                 lost.end.cause == wire::JobEnd::STOPPED;
-      if (!before_it_ran || beginning.folder().empty()) return ended;
+        return suspended(lost.why, "",
+                         lost.suspending || IsTakenAway(lost.why));
+      const bool taken_away = IsTakenAway(lost.why);
+      const bool before_it_ran =
+          !lost.end.ran &&
+          ((lost.suspending && lost.end.cause == wire::JobEnd::STOPPED) ||
+           taken_away);
+      if (!before_it_ran || beginning.folder().empty()) {
+        // Slurm starts it once more, and it begins anew.
+        if (before_it_ran && config.launch().slurm().requeue())
+          display->Print(QueueAgain(options.slurm));
+        return ended;
+      }
       // The job is where it was before this run.
       const std::string why =
           absl::StrCat(lost.why, " before the job ran; it can go on from step ",
@@ -558,7 +580,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
                                            wire::JobEnd::SUSPENDED,
                                            beginning.clock(), why));
-      return suspended(why, beginning.folder());
+      return suspended(why, beginning.folder(), /*taken_away=*/true);
     }
     // What comes after this look is met by the next run.
     const SignalWatch::Requests requests = signals->Wait(absl::ZeroDuration());
@@ -576,7 +598,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
           out_dir, config, next->from,
           goes_on ? wire::JobEnd::SUSPENDED : wire::JobEnd::STOPPED,
           next->from.clock(), why));
-      if (goes_on) return suspended(why, from);
+      if (goes_on) return suspended(why, from, /*taken_away=*/true);
       return absl::AbortedError(why);
     }
     display->Print(absl::StrCat("restoring the job: ", next->text));
@@ -609,10 +631,11 @@ std::optional<config::ClusterConfig> WhatIsGiven(const RunOptions& options) {
   if (!text.ok()) return std::nullopt;
   config::ClusterConfig config;
   FieldOrigins origins(options.config_path);
-  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok() ||
-      !ApplyOverrides(options.overrides, &config, &origins).ok()) {
+  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok())
     return std::nullopt;
-  }
+  if (absl::StrContains(*text, kAnyHosts)) ForgetHosts(&config);
+  if (!ApplyOverrides(options.overrides, &config, &origins).ok())
+    return std::nullopt;
   return config;
 }
 
@@ -688,7 +711,7 @@ std::vector<HostSlots> StandIns(int count) {
 absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
     if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
-    options->overrides.hosts_origin = "--on slurm";
+    options->overrides.hosts_origin = kOnSlurm;
     if (!plan.submits) {
       SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
       return absl::OkStatus();
@@ -859,10 +882,6 @@ int Run(const RunOptions& given) {
   const absl::StatusOr<int> done =
       plan->submits ? RunBySlurm(options, *plan, *config, &display)
                     : RunJob(options, *config, &display);
-  if (done.ok() && *done == kExitSuspended && !plan->submits &&
-      config->launch().slurm().requeue()) {
-    display.Print(QueueAgain(options.slurm));
-  }
   if (done.ok()) return *done;
   complain(done.status().message());
   return kExitFailed;

@@ -48,6 +48,9 @@ class RunningJob {
     if (!text.empty()) display_->Print(text);
   }
   absl::Status PollStatus();
+  // Asks once more, and waits for the answer for a while.
+  void LookNow();
+  void TakeStatus(const wire::StatusReply& status, absl::Time now);
   void Note(const wire::StatusReply& status, absl::Time now);
   // Each once: only the log of the coordinator's server would have it else.
   void SayFailedCheckpoint(const wire::StatusReply& status);
