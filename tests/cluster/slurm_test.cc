@@ -234,7 +234,7 @@ TEST_F(SlurmTest, CtrlCEndsTheJobWithItsModelOrCancelsOneThatWaits) {
 // Each time another node is taken from it, so it goes on at other hosts.
 TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
   const std::string train =
-      absl::StrCat("epochs: ", 4 * (preemptions + 1), " seed: 1");
+      absl::StrCat("epochs: ", 3 * (preemptions + 1), " seed: 1");
   Run("here", Write("here.textproto", SmallJob({.train = train})));
   const std::string config = Write(
       "job.textproto",
@@ -281,7 +281,7 @@ TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
 }
 
 TEST_F(SlurmTest, ANodeThatDiesWithAServerCostsNothingWithReplicas) {
-  const SmallJobOptions options = {.train = "epochs: 8 seed: 1"};
+  const SmallJobOptions options;
   Run("here", Write("here.textproto", SmallJob(options)));
   const std::string config = Write(
       "job.textproto",

@@ -145,6 +145,18 @@ TEST(SlurmScriptTest, HostsThatAreNamedAreTheNodes) {
                         "#SBATCH --nodelist=slurm-node-1,slurm-node-2\n"));
 }
 
+TEST(SlurmScriptTest, AnotherNumberOfNodesThanHostsIsRefused) {
+  SlurmScriptParts parts = PartsOf("nodes: 3", 2);
+  parts.on_these_hosts = true;
+  const absl::StatusOr<std::string> script = SlurmScript(parts);
+  EXPECT_EQ(script.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(script.status().message()),
+              HasSubstr("value is 3, and 2 hosts are named"));
+  parts = PartsOf("nodes: 2", 2);
+  parts.on_these_hosts = true;
+  EXPECT_TRUE(SlurmScript(parts).ok());
+}
+
 TEST(SlurmScriptTest, SignsOfItsOwnMeanThemselves) {
   SlurmScriptParts parts = PartsOf("", 1);
   parts.out_dir = "runs/100%";

@@ -94,6 +94,13 @@ absl::StatusOr<std::string> SlurmScript(const SlurmScriptParts& parts) {
   const config::ClusterConfig& config = parts.config;
   const config::Slurm& slurm = config.launch().slurm();
   const SlurmNeeds needs = NeedsOf(config);
+  if (parts.on_these_hosts && slurm.has_nodes() &&
+      slurm.nodes() != needs.nodes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "launch.slurm.nodes (--nodes): value is ", slurm.nodes(), ", and ",
+        needs.nodes, needs.nodes == 1 ? " host is" : " hosts are",
+        " named by the config, --hosts or --hostfile; leave nodes out"));
+  }
   if (!parts.on_these_hosts && slurm.nodes() > needs.nodes) {
     return absl::InvalidArgumentError(
         absl::StrCat("launch.slurm.nodes (--nodes): value is ", slurm.nodes(),

@@ -36,8 +36,8 @@ struct SlurmScriptParts {
   std::string out_dir;               // As seen from there.
 };
 // "#!/bin/sh", lines for sbatch, the command. InvalidArgument: more nodes are
-// asked for than can have a process, or less time than the job is told before
-// its end.
+// asked for than can have a process, or others than the hosts that are named,
+// or less time than the job is told before its end.
 absl::StatusOr<std::string> SlurmScript(const SlurmScriptParts& parts);
 
 // What a run keeps of its Slurm jobs is in this folder of its own. A folder

@@ -747,6 +747,9 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
   const std::string folder = std::filesystem::current_path(error).string();
   const auto script = [&](const std::string& out_dir) {
     std::vector<std::string> command = options.batch_command;
+    // The first node runs what the nodes have.
+    if (config.launch().has_bin_dir())
+      command.front() = absl::StrCat(config.launch().bin_dir(), "/slackline");
     command.insert(command.end(), {"--out", out_dir});
     const std::vector<std::string>& program = options.overrides.worker_command;
     if (!program.empty()) {

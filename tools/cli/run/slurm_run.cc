@@ -160,6 +160,10 @@ class Following {
     const absl::StatusOr<std::optional<SlurmJob>> job = LookAtSlurmJob(id_);
     const absl::Time now = time_.Now();
     next_look_ = follower_.NextLook(now);
+    if (absl::IsNotFound(job.status())) {
+      display_->Print(std::string(job.status().message()));
+      return kExitFailed;
+    }
     if (!job.ok()) {  // A controller that is busy, or is started again.
       if (!unheard_) Complain(job.status());
       unheard_ = true;
@@ -222,9 +226,17 @@ absl::StatusOr<std::string> SubmitRun(const std::string& script,
   SL_RETURN_IF_ERROR(MakeSlurmFolder(out_dir));
   const std::string path = SlurmScriptPath(out_dir);
   SL_RETURN_IF_ERROR(WriteFileAtomically(path, {script}));
-  SL_ASSIGN_OR_RETURN(const std::string id, SubmitToSlurm(path));
-  SL_RETURN_IF_ERROR(WriteFileAtomically(SubmittedPath(out_dir), {id, "\n"}));
-  return id;
+  const absl::StatusOr<std::string> id = SubmitToSlurm(path);
+  if (!id.ok()) {
+    // What has not begun leaves nothing.
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    fs::remove(fs::path(path).parent_path(), ignored);
+    fs::remove(out_dir, ignored);
+    return id.status();
+  }
+  SL_RETURN_IF_ERROR(WriteFileAtomically(SubmittedPath(out_dir), {*id, "\n"}));
+  return *id;
 }
 
 std::string WatchText(const std::string& id, const std::string& out_dir) {
