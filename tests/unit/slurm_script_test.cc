@@ -131,7 +131,7 @@ TEST(SlurmScriptTest, TimeThatIsOverAtItsWarningIsRefused) {
   EXPECT_EQ(script.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(script.status().message()),
               AllOf(HasSubstr("value is 2, which is 2m; "),
-                    HasSubstr("at least 2m1s is required")));
+                    HasSubstr("at least 2m1s is required, or a shorter")));
   EXPECT_THAT(Script("time: '2' warning_seconds: 60", 1),
               HasSubstr("--time=2\n"));
   EXPECT_THAT(Script("time: 'infinite'", 1), HasSubstr("--time=infinite\n"));

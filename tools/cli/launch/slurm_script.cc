@@ -49,7 +49,7 @@ absl::Status CheckTime(const config::Slurm& slurm) {
       slurm.warning_seconds(),
       " s before that (launch.slurm.warning_seconds), and up to a minute "
       "earlier: at least ",
-      absl::FormatDuration(before), " is required"));
+      absl::FormatDuration(before), " is required, or a shorter warning"));
 }
 
 // In the name of an output file '%' begins a pattern.

@@ -70,12 +70,10 @@ void AddSlurmFlags(CLI::App* command, RunOptions* run) {
       ->group(kSlurmGroup);
 }
 
-// Those that a batch script has in lines of its own, or that are not for the
-// run in it.
-constexpr std::array kNotInBatch = {
-    "--help",         "--on",     "--out",        "--partition", "--account",
-    "--qos",          "--time",   "--constraint", "--nodes",     "--print",
-    "--slurm-option", "--detach", "--dry-run"};
+// Those that are not for the run in a batch script. What is asked of Slurm is:
+// its config has that, so that whoever goes on with it asks for the same.
+constexpr std::array kNotInBatch = {"--help",  "--on",     "--out",
+                                    "--print", "--detach", "--dry-run"};
 
 // The command as it was given, for a batch script.
 std::vector<std::string> BatchCommand(const std::string& program,
