@@ -11,15 +11,20 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
+#include "tools/cli/job/progress.h"
 #include "tools/cli/launch/slurm_follower.h"
 #include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/launch/slurm_tools.h"
+#include "tools/cli/run/live_progress.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 
@@ -71,24 +76,24 @@ class OutputTail {
     if (!error) offset_ = static_cast<std::streamoff>(size);
   }
 
-  void Print(Display* display) {
+  // What has come since the last call; `with_progress`: also lines of progress.
+  void Print(bool with_progress, Display* display) {
     std::ifstream file(path_, std::ios::binary);
     if (!file.seekg(offset_)) return;
     std::string part(kPartBytesMax, '\0');
     while (true) {
       file.read(part.data(), static_cast<std::streamsize>(part.size()));
-      const std::streamsize got = file.gcount();
-      if (got <= 0) return;
+      const absl::string_view got(part.data(),
+                                  static_cast<size_t>(file.gcount()));
       // Up to the end of the last whole line, or all where there is none.
-      std::streamsize whole = got;
-      while (whole > 0 && part[static_cast<size_t>(whole) - 1] != '\n') --whole;
-      if (whole == 0 && got < static_cast<std::streamsize>(part.size())) return;
-      if (whole == 0) whole = got;
-      offset_ += whole;
-      display->Print(absl::string_view(
-          part.data(),
-          static_cast<size_t>(
-              whole - (part[static_cast<size_t>(whole) - 1] == '\n' ? 1 : 0))));
+      size_t whole = got.rfind('\n') + 1;
+      if (whole == 0 && got.size() < part.size()) return;
+      if (whole == 0) whole = got.size();
+      offset_ += static_cast<std::streamoff>(whole);
+      for (const absl::string_view line : absl::StrSplit(
+               absl::StripSuffix(got.substr(0, whole), "\n"), '\n')) {
+        if (with_progress || !Progress::IsLine(line)) display->Print(line);
+      }
       file.clear();
       if (!file.seekg(offset_)) return;
     }
@@ -107,14 +112,15 @@ class Following {
         out_dir_(out_dir),
         display_(display),
         follower_(id, time_.Now()),
-        tail_(SlurmOutputPath(out_dir, id)) {
+        tail_(SlurmOutputPath(out_dir, id)),
+        live_(out_dir) {
     if (from_now) tail_.SkipWhatIsThere();
   }
 
   // The exit code, once the job is over.
   std::optional<int> Perform(const SlurmFollower::Effects& effects) {
     // What the job has said comes before what is said of it.
-    tail_.Print(display_);
+    PrintTail();
     for (const std::string& line : effects.lines) display_->Print(line);
     if (effects.cancel_waiting) Complain(CancelSlurmJob(id_, /*waiting=*/true));
     if (effects.cancel) Complain(CancelSlurmJob(id_, /*waiting=*/false));
@@ -137,19 +143,31 @@ class Following {
         Perform(follower_.OnInterrupt(time_.Now()));
         next_look_ = time_.Now();
       }
-      tail_.Print(display_);
+      PrintTail();
       NoteEnd();
       if (time_.Now() >= next_look_) {
         if (const std::optional<int> code = Look(); code.has_value())
           return *code;
       }
-      if (const std::string line = follower_.WaitingLine(); !line.empty())
-        display_->Redraw({line.substr(0, Width())});
+      Redraw();
     }
   }
 
  private:
-  size_t Width() const { return static_cast<size_t>(display_->width()); }
+  void PrintTail() {
+    const bool is_drawn = display_->terminal() && live_.IsHeard(time_.Now());
+    tail_.Print(/*with_progress=*/!is_drawn, display_);
+  }
+
+  void Redraw() {
+    if (!display_->terminal()) return;
+    const std::string waiting = follower_.WaitingLine();
+    const auto width = static_cast<size_t>(display_->width());
+    if (!waiting.empty()) return display_->Redraw({waiting.substr(0, width)});
+    if (!follower_.Runs()) return display_->Redraw({});
+    live_.Poll(time_.Now());
+    display_->Redraw(live_.Block(display_->width(), time_.Now()));
+  }
 
   void Complain(const absl::Status& status) {
     if (!status.ok())
@@ -170,7 +188,6 @@ class Following {
       return std::nullopt;
     }
     unheard_ = false;
-    display_->Redraw({});
     return Perform(follower_.OnLook(*job, tail_.IsThere(), now));
   }
 
@@ -205,6 +222,7 @@ class Following {
   Display* const display_;
   SlurmFollower follower_;
   OutputTail tail_;
+  LiveProgress live_;
   bool unheard_ = false;
   bool ended_ = true;  // One that is there already is of an earlier run.
   absl::Time next_look_ = absl::InfinitePast();
