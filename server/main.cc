@@ -401,8 +401,7 @@ absl::Status Serve(const MemberFlags& flags,
   control.core.member.coordinators = CoordinatorEndpoints(config);
   control.core.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
-  control.core.member.lease =
-      absl::Milliseconds(config.limits().lease_ms());
+  control.core.member.lease = absl::Milliseconds(config.limits().lease_ms());
   control.core.member.coordinator_timeout =
       absl::Milliseconds(config.limits().coordinator_timeout_ms());
   control.time = time;
@@ -434,10 +433,10 @@ absl::Status Serve(const MemberFlags& flags,
         absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
   }
   SL_ASSIGN_OR_RETURN(loop, ControlLoop::Create(transport, control));
-  SignalWishes wishes(config.has_checkpoint());
+  SignalWishes wishes = WishesOfSignals(config);
   const StopSignal stop_signal([&](int signal) {
     const std::string reason = InterruptedBy("server", flags.index, signal);
-    const SignalWish wish = wishes.Of(signal);
+    const SignalWish wish = wishes.Of(signal, time.Now());
     if (wish == SignalWish::kNothing) return;
     if (wish == SignalWish::kSuspend) return loop->Suspend(reason);
     loop->Interrupt(reason);

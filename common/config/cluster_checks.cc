@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -440,6 +441,54 @@ class ClusterChecks {
     }
     if (launch.has_ssh() && launch.ssh().has_port())
       problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
+    if (launch.has_slurm()) CheckSlurm(launch.slurm());
+  }
+
+  // Each is a word or a line of a batch script.
+  void CheckSlurm(const config::Slurm& slurm) const {
+    const ConfigProblems problems = problems_.In("launch.slurm");
+    const auto check_text = [&](const std::string& name,
+                                const std::string& text) {
+      const bool is_line =
+          !text.empty() && std::none_of(text.begin(), text.end(), [](char c) {
+            return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+          });
+      if (is_line) return true;
+      problems.Add(name, absl::StrCat("value is ", Printable(text),
+                                      "; a text without line breaks is "
+                                      "required"));
+      return false;
+    };
+    for (const auto& [name, has, text] :
+         {std::tuple("partition", slurm.has_partition(), slurm.partition()),
+          std::tuple("account", slurm.has_account(), slurm.account()),
+          std::tuple("qos", slurm.has_qos(), slurm.qos()),
+          std::tuple("time", slurm.has_time(), slurm.time()),
+          std::tuple("constraint", slurm.has_constraint(),
+                     slurm.constraint())}) {
+      if (has) check_text(name, text);
+    }
+    for (const auto& [name, options] :
+         {std::pair("option", &slurm.option()),
+          std::pair("srun_option", &slurm.srun_option())}) {
+      for (const std::string& option : *options) {
+        if (!check_text(name, option) || option[0] == '-') continue;
+        problems.Add(name,
+                     absl::StrCat("value is ", Printable(option),
+                                  "; an option with its dashes is required, "
+                                  "as in \"--exclusive\""));
+      }
+    }
+    if (slurm.has_nodes())
+      problems_.Range("launch.slurm.nodes", slurm.nodes(), 1, 4096);
+    problems_.Range("launch.slurm.warning_seconds", slurm.warning_seconds(), 1,
+                    65535);
+    if (slurm.requeue() && !config_.has_checkpoint()) {
+      problems.Add("requeue",
+                   "value is true; a job that is queued again goes on from a "
+                   "checkpoint: a checkpoint block is required, as in "
+                   "checkpoint { every_epochs: 1 }");
+    }
   }
 
   // All hosts that a pattern stands for, but for loopback addresses.

@@ -36,6 +36,8 @@ struct ConfigOverrides {
   // The block of `launch` that says where processes are started: "ssh". Empty:
   // the file's.
   std::string engine = {};
+  // Behind those of launch.slurm.option, for a job of Slurm.
+  std::vector<std::string> slurm_options = {};
   // In place of the hosts in the file: PlaceOnHosts(). Empty: the file's.
   std::vector<HostSlots> hosts = {};
   std::string hosts_origin = {};  // Their flag.

@@ -40,16 +40,17 @@ std::string BranchText(const Message& of,
 }
 
 std::string Sentence(const std::string& path, const std::string& own,
-                     const std::string& coordinators) {
-  return absl::StrCat(path, ": its value is ", own, ", the coordinator's is ",
-                      coordinators);
+                     absl::string_view whose, const std::string& theirs) {
+  return absl::StrCat(path, ": its value is ", own, ", ", whose, " is ",
+                      theirs);
 }
 
-std::string DifferenceIn(const Message& own, const Message& coordinators,
-                         const std::string& prefix);
+std::string DifferenceIn(const Message& own, const Message& other,
+                         absl::string_view whose, const std::string& prefix);
 
 // Of element `index` (-1: of a field that is no list), which both have.
-std::string ElementDifference(const Message& own, const Message& coordinators,
+std::string ElementDifference(const Message& own, const Message& other,
+                              absl::string_view whose,
                               const FieldDescriptor* field, int index,
                               const std::string& path) {
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
@@ -58,50 +59,48 @@ std::string ElementDifference(const Message& own, const Message& coordinators,
       return index < 0 ? reflection->GetMessage(of, field)
                        : reflection->GetRepeatedMessage(of, field, index);
     };
-    return DifferenceIn(sub(own), sub(coordinators), absl::StrCat(path, "."));
+    return DifferenceIn(sub(own), sub(other), whose, absl::StrCat(path, "."));
   }
   // Whole values are compared, and only then cut.
   std::string a;
   std::string b;
   TextFormat::PrintFieldValueToString(own, field, index, &a);
-  TextFormat::PrintFieldValueToString(coordinators, field, index, &b);
+  TextFormat::PrintFieldValueToString(other, field, index, &b);
   if (a == b) return "";
-  return Sentence(path, ValueText(own, field, index),
-                  ValueText(coordinators, field, index));
+  return Sentence(path, ValueText(own, field, index), whose,
+                  ValueText(other, field, index));
 }
 
-std::string DifferenceIn(const Message& own, const Message& coordinators,
-                         const std::string& prefix) {
+std::string DifferenceIn(const Message& own, const Message& other,
+                         absl::string_view whose, const std::string& prefix) {
   const auto* const type = own.GetDescriptor();
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
     const std::string path = absl::StrCat(prefix, field->name());
     if (!field->is_repeated()) {
       const bool has = own.GetReflection()->HasField(own, field);
-      const bool theirs =
-          coordinators.GetReflection()->HasField(coordinators, field);
+      const bool theirs = other.GetReflection()->HasField(other, field);
       // A scalar without presence has its default where it is not written.
       if (has == theirs || !field->has_presence()) {
         if (!has && !theirs) continue;
         std::string found =
-            ElementDifference(own, coordinators, field, -1, path);
+            ElementDifference(own, other, whose, field, -1, path);
         if (!found.empty()) return found;
         continue;
       }
       if (const auto* const choice = field->real_containing_oneof();
           choice != nullptr) {
         return Sentence(absl::StrCat(prefix, choice->name()),
-                        BranchText(own, choice),
-                        BranchText(coordinators, choice));
+                        BranchText(own, choice), whose,
+                        BranchText(other, choice));
       }
-      return Sentence(path, has ? ValueText(own, field, -1) : "absent",
-                      theirs ? ValueText(coordinators, field, -1) : "absent");
+      return Sentence(path, has ? ValueText(own, field, -1) : "absent", whose,
+                      theirs ? ValueText(other, field, -1) : "absent");
     }
     const int own_count = own.GetReflection()->FieldSize(own, field);
-    const int their_count =
-        coordinators.GetReflection()->FieldSize(coordinators, field);
+    const int their_count = other.GetReflection()->FieldSize(other, field);
     for (int k = 0; k < std::min(own_count, their_count); ++k) {
-      std::string found = ElementDifference(own, coordinators, field, k,
+      std::string found = ElementDifference(own, other, whose, field, k,
                                             absl::StrCat(path, "[", k, "]"));
       if (!found.empty()) return found;
     }
@@ -109,8 +108,8 @@ std::string DifferenceIn(const Message& own, const Message& coordinators,
     const int first = std::min(own_count, their_count);
     return Sentence(
         absl::StrCat(path, "[", first, "]"),
-        own_count > first ? ValueText(own, field, first) : "absent",
-        their_count > first ? ValueText(coordinators, field, first) : "absent");
+        own_count > first ? ValueText(own, field, first) : "absent", whose,
+        their_count > first ? ValueText(other, field, first) : "absent");
   }
   return "";
 }
@@ -118,8 +117,9 @@ std::string DifferenceIn(const Message& own, const Message& coordinators,
 }  // namespace
 
 std::string FirstDifference(const config::ClusterConfig& own,
-                            const config::ClusterConfig& coordinators) {
-  return DifferenceIn(own, coordinators, "");
+                            const config::ClusterConfig& other,
+                            absl::string_view whose) {
+  return DifferenceIn(own, other, whose, "");
 }
 
 }  // namespace slackline

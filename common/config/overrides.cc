@@ -420,6 +420,8 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
   }
   if (!overrides.engine.empty())
     SL_RETURN_IF_ERROR(AssignEngine(overrides.engine, config, origins));
+  for (const std::string& option : overrides.slurm_options)
+    config->mutable_launch()->mutable_slurm()->add_option(option);
   if (!overrides.worker_command.empty()) {
     AssignCommand(overrides.worker_command, config, origins);
   }

@@ -25,6 +25,7 @@
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
+#include "common/process/interrupted_by.h"
 #include "common/process/member_environment.h"
 #include "common/process/stop_signal.h"
 #include "common/process/usage_error.h"
@@ -377,7 +378,7 @@ absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
 }
 
 std::string InterruptedBy(const std::string& role, int index, int signal) {
-  return absl::StrCat(role, " ", index, " was interrupted by ",
+  return absl::StrCat(role, " ", index, kInterruptedBy,
                       signal == SIGINT   ? "SIGINT"
                       : signal == SIGHUP ? "SIGHUP"
                                          : "SIGTERM");

@@ -17,6 +17,9 @@ namespace slackline {
 
 namespace {
 
+// A large allocation hears of its end node by node.
+constexpr absl::Duration kSameFor = absl::Seconds(10);
+
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -39,12 +42,19 @@ void BlockHereAndGiveBack(int signal, siginfo_t*, void* context) {
 
 }  // namespace
 
-SignalWish SignalWishes::Of(int signal) {
+SignalWish SignalWishes::Of(int signal, absl::Time now) {
   const bool first = std::exchange(first_, false);
   if (signal == SIGHUP && !first) return SignalWish::kNothing;
+  if (signal == SIGTERM && now < same_until_) return SignalWish::kNothing;
   const bool may_suspend = std::exchange(may_suspend_, false);
-  return may_suspend && signal != SIGINT ? SignalWish::kSuspend
-                                         : SignalWish::kEnd;
+  if (!may_suspend || signal == SIGINT) return SignalWish::kEnd;
+  if (signal == SIGTERM && options_.by_slurm) same_until_ = now + kSameFor;
+  return SignalWish::kSuspend;
+}
+
+SignalWishes WishesOfSignals(const config::ClusterConfig& config) {
+  return SignalWishes({.with_checkpoints = config.has_checkpoint(),
+                       .by_slurm = config.launch().has_slurm()});
 }
 
 void StopSignal::Block() {

@@ -5,6 +5,9 @@
 #include <functional>
 #include <thread>
 
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+
 namespace slackline {
 
 // What a signal asks a member of a job for.
@@ -18,16 +21,28 @@ enum class SignalWish {
 // job is one with checkpoints; every other to end at once, but for SIGHUP,
 // since a session that ends may send several. Whoever takes machines away sends
 // SIGTERM some time before.
+//
+// Slurm sends SIGTERM twice when it takes a job away: its daemon to all
+// processes on the node, and srun, which gets it as well, to those of its step.
 class SignalWishes {
  public:
-  explicit SignalWishes(bool with_checkpoints)
-      : may_suspend_(with_checkpoints) {}
-  SignalWish Of(int signal);
+  struct Options {
+    bool with_checkpoints = false;
+    bool by_slurm = false;  // SIGTERM soon after another is the same one.
+  };
+  explicit SignalWishes(const Options& options)
+      : options_(options), may_suspend_(options.with_checkpoints) {}
+  // `now` is of a clock that nobody sets.
+  SignalWish Of(int signal, absl::Time now);
 
  private:
+  const Options options_;
   bool may_suspend_;
   bool first_ = true;
+  absl::Time same_until_ = absl::InfinitePast();
 };
+// For a member of a job with this config.
+SignalWishes WishesOfSignals(const config::ClusterConfig& config);
 
 // Calls `on_signal` with the signal's number on a thread of its own, each time.
 // A process has one.

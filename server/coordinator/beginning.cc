@@ -30,6 +30,8 @@ absl::StatusOr<Beginning> HowToBegin(const FoundRun& found,
         "begins anew there; or another --out"));
   }
   if (lives) return Beginning::kGoOn;
+  if (flags.started_again && found.kind != Kind::kFinished)
+    return Beginning::kNewRun;
   if (found.kind == Kind::kLost) {
     return absl::FailedPreconditionError(absl::StrCat(
         found.place, " has the records of a run that has not ended",

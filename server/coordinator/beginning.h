@@ -34,6 +34,10 @@ struct FoundRun {
 struct BeginningFlags {
   bool new_run = false;          // --new-run
   bool from_checkpoint = false;  // --resume or --restore
+  // The command is the one that has begun the run: whoever gave it the machines
+  // has taken them away since, and has started it again. Without a checkpoint
+  // the run begins anew.
+  bool started_again = false;
 };
 
 enum class Beginning {
@@ -42,13 +46,12 @@ enum class Beginning {
   kOver,    // Nothing begins: the run that is there has ended, and how is said.
 };
 
-// | found | no flag | --resume, --restore | --new-run |
-// | --- | --- | --- | --- |
-// | none | new | new | new |
-// | lives | goes on | goes on | new |
-// | finished | over | over; new if it is another job's or config's | new |
-// | failed | over | new | new |
-// | lost | refused | new | new |
+// | found | no flag | --resume, --restore | --new-run | started again |
+// | --- | --- | --- | --- | --- |
+// | none | new | new | new | new |
+// | lives | goes on | goes on | new | goes on |
+// | finished | over | over; new if it is another job's or config's | new | over
+// | | failed | over | new | new | new | | lost | refused | new | new | new |
 //
 // FailedPrecondition, which names the place and the flags that would do: as the
 // table says; or what is there is another job's.

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -289,6 +290,83 @@ TEST_F(Suspend, WhereNoCheckpointCanBeItSaysWhy) {
               AllOf(HasSubstr("without a checkpoint: "),
                     HasSubstr("could not write its part"),
                     HasSubstr("there is no earlier one")));
+}
+
+// Within a job of Slurm, whose programs are stood in for: srun starts what it
+// is told here, and scontrol keeps what it is asked for.
+class SuspendInSlurm : public Suspend {
+ protected:
+  void SetUp() override {
+    fs::create_directory(Path("slurm"));
+    WriteProgram("srun",
+                 "while [ \"${1##*/}\" != slackline ]; do shift; done\n"
+                 "exec \"$@\"\n");
+    WriteProgram("scontrol",
+                 absl::StrCat("[ $1 = show ] && exec echo 127.0.0.2\n"
+                              "echo \"$@\" >> ",
+                              Path("asked"), "\n"));
+    WriteProgram("squeue", "echo 'RUNNING|None|0|0|n1|N/A|'\n");
+  }
+  void WriteProgram(const std::string& name, const std::string& text) {
+    fs::permissions(Write(absl::StrCat("slurm/", name), "#!/bin/sh\n" + text),
+                    fs::perms::owner_all);
+  }
+  // The command of a batch script, which Slurm has started again so often. Each
+  // time it asks for a new run.
+  std::unique_ptr<Process> StartInJob(const std::string& name, int restarts) {
+    return std::make_unique<Process>(
+        std::vector<std::string>{
+            "/bin/sh", "-c",
+            absl::StrCat("PATH=", Path("slurm"), ":$PATH SLURM_JOB_ID=7 ",
+                         "SLURM_RESTART_COUNT=", restarts, " exec ",
+                         SLACKLINE_BIN_DIR, "/slackline run ", Job(),
+                         " --on slurm --requeue --new-run --mode bsp ",
+                         "--set worker[0].conditions.step_ms=10 --out ",
+                         Path(name))},
+        Path(absl::StrCat(name, ".log")));
+  }
+};
+
+TEST_F(SuspendInSlurm, TheSameCommandGoesOnOrBeginsAnewWhenItIsStartedAgain) {
+  Run("undisturbed", Job(), {"--mode=bsp"});
+  std::unique_ptr<Process> run = StartInJob("run", 0);
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  run->Signal(SIGTERM);
+  ExpectSuspended(*run, "run", "slackline run was interrupted by SIGTERM");
+  EXPECT_THAT(run->Output(), HasSubstr("Slurm queues job 7 again"));
+  EXPECT_EQ(ReadText(Path("asked")), "requeue 7\n");
+  run = StartInJob("run", 1);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("goes on from step "));
+  EXPECT_EQ(SummaryOf("run")["model_sha256"],
+            SummaryOf("undisturbed")["model_sha256"]);
+  // Once more it has nothing to do.
+  run = StartInJob("run", 2);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("nothing is begun"));
+
+  run = StartInJob("lost", 0);
+  ASSERT_TRUE(AwaitProgress(Path("lost/cluster.textproto")).has_value());
+  run->Signal(SIGKILL);
+  run->WaitText(kStopMax);
+  ExpectNoProcessLeft();
+  run = StartInJob("lost", 1);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("the run begins anew"));
+  EXPECT_EQ(SummaryOf("lost")["model_sha256"],
+            SummaryOf("undisturbed")["model_sha256"]);
+}
+
+// Who has asked for it does not want it again at once.
+TEST_F(SuspendInSlurm, AJobThatAUserSuspendsIsNotQueuedAgain) {
+  const std::unique_ptr<Process> run = StartInJob("run", 0);
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value());
+  const std::unique_ptr<Process> stop =
+      StartTool("stop", {"stop", Path("run"), "--checkpoint", "--reason=mine"});
+  EXPECT_EQ(stop->WaitText(kJobMax), kEndedWell) << stop->Output();
+  ExpectSuspended(*run, "run", "mine");
+  EXPECT_FALSE(fs::exists(Path("asked")));
 }
 
 }  // namespace

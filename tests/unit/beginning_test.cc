@@ -50,6 +50,17 @@ TEST(BeginningTest, ACheckpointIsGoneOnFromWhereNothingBetterIs) {
   EXPECT_EQ(How(Kind::kLost, kCheckpoint), Beginning::kNewRun);
 }
 
+// A queue has taken its machines away, perhaps before it had a checkpoint.
+TEST(BeginningTest, WhatIsStartedAgainBeginsAnewWhereItCannotGoOn) {
+  constexpr BeginningFlags kAgain = {.started_again = true};
+  EXPECT_EQ(How(Kind::kNone, kAgain), Beginning::kNewRun);
+  EXPECT_EQ(How(Kind::kLives, kAgain), Beginning::kGoOn);
+  EXPECT_EQ(How(Kind::kFinished, kAgain), Beginning::kOver);
+  EXPECT_EQ(How(Kind::kFailed, kAgain), Beginning::kNewRun);
+  EXPECT_EQ(How(Kind::kLost, kAgain), Beginning::kNewRun);
+  EXPECT_EQ(How(Kind::kLost, kAgain, "is of another config"), std::nullopt);
+}
+
 TEST(BeginningTest, WhoAsksForANewRunGetsOne) {
   for (const Kind kind : {Kind::kNone, Kind::kLives, Kind::kFinished,
                           Kind::kFailed, Kind::kLost}) {

@@ -11,10 +11,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
 #include "common/config/config_difference.h"
+#include "common/config/same_job.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -954,6 +956,33 @@ INSTANTIATE_TEST_SUITE_P(
                        "ACCURACY or LOSS")),
     CaseName);
 
+TEST(ConfigSlurmTest, WhatABatchScriptCannotSayIsRefusedWithItsField) {
+  const auto errors = [](const std::string& fields) {
+    return absl::StrJoin(
+        Errors(absl::StrCat(kMinimal, "launch { slurm { ", fields, " } }\n")),
+        "\n");
+  };
+  EXPECT_EQ(errors("partition: 'gpu' time: '2:00:00' nodes: 4096 option: "
+                   "'--comment=two words' warning_seconds: 65535"),
+            "");
+  EXPECT_THAT(errors("partition: ''"), HasSubstr("launch.slurm.partition: "));
+  EXPECT_THAT(errors("time: '1\\n#SBATCH --uid=0'"),
+              HasSubstr("launch.slurm.time: value is "));
+  EXPECT_THAT(errors("option: 'exclusive'"),
+              HasSubstr("launch.slurm.option: value is 'exclusive'; an option "
+                        "with its dashes"));
+  EXPECT_THAT(errors("srun_option: '-x\\n'"),
+              HasSubstr("launch.slurm.srun_option: value is "));
+  EXPECT_THAT(errors("nodes: 0"),
+              HasSubstr("launch.slurm.nodes: value is 0; 1 to 4096"));
+  EXPECT_THAT(
+      errors("warning_seconds: 0"),
+      HasSubstr("launch.slurm.warning_seconds: value is 0; 1 to 65535"));
+  EXPECT_THAT(errors("requeue: true"),
+              AllOf(HasSubstr("launch.slurm.requeue: value is true"),
+                    HasSubstr("checkpoint { every_epochs: 1 }")));
+}
+
 TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
   for (const char* const fields :
        {"", "every_steps: 1 every_epochs: 0.01 every_seconds: 0.1 keep: 1",
@@ -1851,6 +1880,58 @@ TEST(ConfigDifferenceTest, TheFirstFieldIsNamedWithBothValues) {
       << added;
   EXPECT_LT(added.size(), 300);
   EXPECT_NE(added.find("the coordinator's is absent"), std::string::npos);
+}
+
+// ---- One job ----------------------------------------------------------------
+
+// Servers and workers that name no hosts.
+constexpr char kPlaceless[] = R"(
+  job: "test"
+  server { count: 3 threads: 2 }
+  worker { count: 4 }
+  model { softmax {} }
+  data { teacher_student { features: 16 classes: 4 } batch_size: 64 }
+  optimizer { sgd { learning_rate: 0.1 } }
+  train { epochs: 2 }
+  insecure: true
+)";
+
+config::ClusterConfig PlacedOn(const std::string& hosts,
+                               const std::vector<std::string>& sets = {}) {
+  return ParseOrDie(kPlaceless, {.mode = "",
+                                 .sets = sets,
+                                 .hosts = *ParseHosts(hosts),
+                                 .hosts_origin = "--hosts"});
+}
+
+TEST(SameJobTest, HostsPortsAndHowProcessesArePlacedAndStartedHaveNoPartInIt) {
+  const config::ClusterConfig run = PlacedOn("n1:2,n2:2");
+  EXPECT_EQ(WhyOtherJob(run, run), "");
+  for (const config::ClusterConfig& same :
+       {PlacedOn("n3:2,n4:2"), PlacedOn("n1:4"), PlacedOn("a:1,b:1,c:1,d:1"),
+        PlacedOn("127.0.0.1:4", {"insecure=false"}),
+        PlacedOn("n1:2,n2:2", {"coordinator.port=7801"}),
+        PlacedOn("n1:4", {"server[0].port=7900", "worker[0].port=7950",
+                          "server[0].listen=0.0.0.0"}),
+        PlacedOn("n1:4", {"launch.slurm.srun_option=[--mem=0]"}),
+        PlacedOn("n1:4", {"launch.ssh.user=me"})}) {
+    EXPECT_EQ(WhyOtherJob(same, run), "") << ToText(same);
+    EXPECT_EQ(WhyOtherJob(run, same), "") << ToText(same);
+  }
+}
+
+TEST(SameJobTest, WhatIsTrainedAndByHowManyHasAndIsNamed) {
+  const config::ClusterConfig run = PlacedOn("n1:2,n2:2");
+  EXPECT_EQ(WhyOtherJob(PlacedOn("n1:4", {"job=other"}), run),
+            "is of job test, and this is other");
+  EXPECT_EQ(WhyOtherJob(PlacedOn("n1:4", {"train.epochs=7"}), run),
+            "is of another config, or of other flags (train.epochs: its value "
+            "is 7, the run's is 2)");
+  EXPECT_EQ(WhyOtherJob(PlacedOn("n1:3", {"worker[0].count=3"}), run),
+            "is of another config, or of other flags (worker[0].count: its "
+            "value is 3, the run's is 4)");
+  EXPECT_NE(WhyOtherJob(PlacedOn("n1:4", {"server[0].threads=1"}), run), "");
+  EXPECT_NE(WhyOtherJob(PlacedOn("n1:4", {"worker[0].slowdown=2"}), run), "");
 }
 
 // ---- Files ------------------------------------------------------------------

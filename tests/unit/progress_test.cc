@@ -166,6 +166,8 @@ TEST(ProgressTest, StepsBeforeACheckpointSayNothingOfTheSpeed) {
   progress.Update(status, kStart);
   EXPECT_THAT(progress.Line(), HasSubstr("step 100/400 25 %"));
   EXPECT_THAT(progress.Line(), HasSubstr("2:00 left")) << "50 in 20 s";
+  EXPECT_TRUE(Progress::IsLine(progress.Line())) << progress.Line();
+  EXPECT_FALSE(Progress::IsLine("epoch 1, step 100: test loss 0.6 (0:01)"));
   status.mutable_worker(1)->set_clock(50);
   progress.Update(status, kStart);
   EXPECT_THAT(progress.Line(), Not(HasSubstr("left")));

@@ -403,8 +403,7 @@ TEST(Safetensors, ATensorWithoutElementsIsWrittenAndReadBesideOthers) {
   const TempFolder folder;
   const std::vector<TypedTensor> empty = {{"a_queue", "F32", {0, 8}, {}},
                                           {"z_queue", "F32", {8, 0}, {}}};
-  ASSERT_TRUE(
-      WriteSafetensors(folder.File("m"), TwoTensors(), {}, empty).ok());
+  ASSERT_TRUE(WriteSafetensors(folder.File("m"), TwoTensors(), {}, empty).ok());
   const auto file = ReadSafetensors(folder.File("m"));
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_EQ(file->tensors.size(), 4u);

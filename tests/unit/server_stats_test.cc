@@ -16,8 +16,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Reflection;
 
 const std::set<std::string> kLeftAlone = {
-    "index", "incarnation", "alive", "pid", "heard_ms_ago", "io_utilisation",
-    "reached_clock", "seen_view"};
+    "index",        "incarnation",    "alive",         "pid",
+    "heard_ms_ago", "io_utilisation", "reached_clock", "seen_view"};
 
 // Each number is `value`, each list has one entry.
 run::ServerStats StatsOf(int value) {

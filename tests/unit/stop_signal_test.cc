@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "common/process/interrupted_by.h"
+
 namespace slackline {
 namespace {
 
@@ -50,20 +52,49 @@ TEST_F(StopSignalTest, ThatCameBeforeIsDeliveredLater) {
   EXPECT_EQ(Received(&received), SIGTERM);
 }
 
+TEST(InterruptedByTest, WhoTakesTheMachineAwayIsToldFromWhoAsksForAnEnd) {
+  EXPECT_TRUE(IsTakenAway("worker 2 was interrupted by SIGTERM; step 7 is in"));
+  EXPECT_TRUE(IsTakenAway("slackline run was interrupted by SIGHUP"));
+  EXPECT_FALSE(IsTakenAway("server 0 was interrupted by SIGINT"));
+  EXPECT_FALSE(IsTakenAway("I need the node; step 7 is in"));
+  EXPECT_FALSE(IsTakenAway(""));
+}
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+
 TEST(SignalWishesTest, TheFirstSigtermSuspendsAJobWithCheckpoints) {
-  SignalWishes wishes(/*with_checkpoints=*/true);
-  EXPECT_EQ(wishes.Of(SIGTERM), SignalWish::kSuspend);
-  EXPECT_EQ(wishes.Of(SIGTERM), SignalWish::kEnd);
-  SignalWishes interrupted(/*with_checkpoints=*/true);
-  EXPECT_EQ(interrupted.Of(SIGINT), SignalWish::kEnd);
-  EXPECT_EQ(interrupted.Of(SIGTERM), SignalWish::kEnd) << "the second signal";
+  SignalWishes wishes({.with_checkpoints = true});
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart), SignalWish::kSuspend);
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart), SignalWish::kEnd);
+  SignalWishes interrupted({.with_checkpoints = true});
+  EXPECT_EQ(interrupted.Of(SIGINT, kStart), SignalWish::kEnd);
+  EXPECT_EQ(interrupted.Of(SIGTERM, kStart), SignalWish::kEnd)
+      << "the second signal";
   // A session that ends sends SIGHUP, and perhaps once more.
-  SignalWishes hung_up(/*with_checkpoints=*/true);
-  EXPECT_EQ(hung_up.Of(SIGHUP), SignalWish::kSuspend);
-  EXPECT_EQ(hung_up.Of(SIGHUP), SignalWish::kNothing);
-  EXPECT_EQ(hung_up.Of(SIGTERM), SignalWish::kEnd);
-  SignalWishes without(/*with_checkpoints=*/false);
-  EXPECT_EQ(without.Of(SIGTERM), SignalWish::kEnd);
+  SignalWishes hung_up({.with_checkpoints = true});
+  EXPECT_EQ(hung_up.Of(SIGHUP, kStart), SignalWish::kSuspend);
+  EXPECT_EQ(hung_up.Of(SIGHUP, kStart), SignalWish::kNothing);
+  EXPECT_EQ(hung_up.Of(SIGTERM, kStart), SignalWish::kEnd);
+  SignalWishes without({.with_checkpoints = false});
+  EXPECT_EQ(without.Of(SIGTERM, kStart), SignalWish::kEnd);
+}
+
+TEST(SignalWishesTest, SigtermTwiceIsOnceWhereSlurmSendsIt) {
+  SignalWishes wishes({.with_checkpoints = true, .by_slurm = true});
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart), SignalWish::kSuspend);
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart), SignalWish::kNothing);
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart + absl::Seconds(9)),
+            SignalWish::kNothing);
+  EXPECT_EQ(wishes.Of(SIGINT, kStart + absl::Seconds(9)), SignalWish::kEnd);
+  EXPECT_EQ(wishes.Of(SIGTERM, kStart + absl::Seconds(11)), SignalWish::kEnd);
+  SignalWishes without({.with_checkpoints = false, .by_slurm = true});
+  EXPECT_EQ(without.Of(SIGTERM, kStart), SignalWish::kEnd);
+  config::ClusterConfig config;
+  config.mutable_checkpoint();
+  config.mutable_launch()->mutable_slurm();
+  SignalWishes configured = WishesOfSignals(config);
+  EXPECT_EQ(configured.Of(SIGTERM, kStart), SignalWish::kSuspend);
+  EXPECT_EQ(configured.Of(SIGTERM, kStart), SignalWish::kNothing);
 }
 
 }  // namespace

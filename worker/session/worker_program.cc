@@ -63,11 +63,11 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
       time_(time),
       workers_(WorkerProcesses(config)),
       index_(static_cast<size_t>(flags.index)),
-      wishes_(config.has_checkpoint()),
+      wishes_(WishesOfSignals(config)),
       stop_signal_([this](int signal) {
         const std::string reason =
             InterruptedBy("worker", flags_.index, signal);
-        const SignalWish wish = wishes_.Of(signal);
+        const SignalWish wish = wishes_.Of(signal, time_.Now());
         if (wish == SignalWish::kNothing) return;
         if (wish == SignalWish::kSuspend) return interruptible_.Suspend(reason);
         interruptible_.Interrupt(reason);

@@ -49,6 +49,8 @@ constexpr absl::Duration kAliveEvery = absl::Seconds(5);
 constexpr absl::Duration kSilenceMax = absl::Minutes(1);
 // A failed worker's exit waits so long for what it has written.
 constexpr absl::Duration kFailureWaitMax = absl::Seconds(2);
+// From SIGTERM to the agent until it tells its processes, too.
+constexpr absl::Duration kHangUpAfter = absl::Seconds(1);
 // From SIGTERM on, where nobody is there any more to say what is to be done.
 constexpr absl::Duration kTerminatedMax = absl::Seconds(30);
 // What waits to be sent; then files wait.
@@ -120,6 +122,7 @@ class Agent {
   int Run() {
     SendHello();
     while (Receive() && GoOnAfterSignals()) {
+      HangUpInTime();
       Reap();
       SendFiles();
       if (time_.Now() - said_ > kAliveEvery) {
@@ -136,20 +139,29 @@ class Agent {
   }
 
  private:
-  // The host is shut down, or a batch system ends what runs here: SIGTERM is
-  // for the processes, which may have a checkpoint to write. False: at once.
+  // The host is shut down, or a batch system ends what runs here, which sends
+  // SIGTERM to all processes. They may have a checkpoint to write, and tell
+  // `slackline run`, which ends this agent. Those that have had no signal get
+  // SIGHUP, which asks for the same, and for nothing after SIGTERM. False: the
+  // end is to be at once.
   bool GoOnAfterSignals() {
     const SignalWatch::Requests requests = signals_->Wait(absl::ZeroDuration());
     if (requests.all() == 0) return true;
     if (requests.all() > requests.terminations || terminated_) return false;
     terminated_ = true;
+    hang_up_at_ = time_.Now() + kHangUpAfter;
     agent::FromAgent message;
     message.set_note(absl::StrCat("host ", host_name_,
                                   ": SIGTERM has come there; its processes "
                                   "are told to end"));
     Send(message);
-    processes_.SignalAllBut(std::nullopt, SIGTERM);
     return true;
+  }
+
+  void HangUpInTime() {
+    if (time_.Now() < hang_up_at_) return;
+    hang_up_at_ = absl::InfiniteFuture();
+    processes_.SignalAllBut(std::nullopt, SIGHUP);
   }
 
   // They end by themselves, or not.
@@ -157,6 +169,7 @@ class Agent {
     const absl::Time end = time_.Now() + kTerminatedMax;
     while (processes_.AnyRuns() && time_.Now() < end &&
            signals_->Wait(kPollMax).all() == 0) {
+      HangUpInTime();
       processes_.Reap();
     }
   }
@@ -462,6 +475,7 @@ class Agent {
   absl::Time said_;
   absl::Time next_look_ = absl::InfinitePast();
   bool terminated_ = false;  // By SIGTERM.
+  absl::Time hang_up_at_ = absl::InfiniteFuture();
   std::string host_name_;
   std::string run_folder_;
   std::string mark_;  // A file of this agent; empty: none.

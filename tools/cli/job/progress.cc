@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +18,7 @@ namespace {
 
 // Long enough to smooth out single steps, short enough to show a change.
 constexpr absl::Duration kRateWindow = absl::Seconds(5);
+constexpr char kElapsed[] = " elapsed";
 constexpr char kBetween[] = "  ";
 
 run::Histogram StalenessOf(const wire::StatusReply& status) {
@@ -199,7 +201,7 @@ std::vector<std::string> Progress::Figures() const {
   }
   figures.push_back(absl::StrCat(BytesText(bytes_.PerSecond()), "/s"));
   figures.push_back(
-      absl::StrCat(DurationText(status_.run_seconds()), " elapsed"));
+      absl::StrCat(DurationText(status_.run_seconds()), kElapsed));
   return figures;
 }
 
@@ -209,6 +211,11 @@ std::string Progress::Headline() const {
 
 std::string Progress::Line() const {
   return absl::StrJoin(Figures(), kBetween);
+}
+
+bool Progress::IsLine(absl::string_view text) {
+  return absl::StrContains(text, absl::StrCat(kBetween, "step ")) &&
+         absl::EndsWith(text, kElapsed);
 }
 
 std::vector<std::string> Progress::Block(int width) const {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 
@@ -38,6 +39,8 @@ class Progress {
   std::vector<std::string> Block(int width) const;
   // For a log: all figures in one line.
   std::string Line() const;
+  // Whether a line of a log is one of those, of a job that runs.
+  static bool IsLine(absl::string_view text);
   // The beginning of it that does not compare two statuses: mode, step, loss,
   // time left.
   std::string Headline() const;

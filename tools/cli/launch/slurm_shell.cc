@@ -8,10 +8,10 @@ RemoteShell SlurmShell(const config::Slurm& slurm) {
   shell.name = "slurm";
   shell.line = [slurm](const std::string& host,
                        const std::vector<std::string>& command) {
-    // One agent on the node, beside whatever else the job runs there; srun
-    // hands stdin and stdout on as they are.
-    // What a site or a user sets for other programs: labels and files in place
-    // of the stream.
+    // One agent on the node, beside whatever else the job runs there, whose
+    // processes may use all processors that the job has there; srun hands stdin
+    // and stdout on as they are, whatever a site or a user sets for other
+    // programs: labels, or files in place of the stream.
     std::vector<std::string> words = {"env",
                                       "-u",
                                       "SLURM_LABELIO",
@@ -29,8 +29,10 @@ RemoteShell SlurmShell(const config::Slurm& slurm) {
                                       "--overlap",
                                       "--unbuffered",
                                       "--kill-on-bad-exit=0",
-                                      "--input=0"};
-    words.insert(words.end(), slurm.option().begin(), slurm.option().end());
+                                      "--input=0",
+                                      "--cpu-bind=none"};
+    words.insert(words.end(), slurm.srun_option().begin(),
+                 slurm.srun_option().end());
     words.insert(words.end(), command.begin(), command.end());
     return words;
   };

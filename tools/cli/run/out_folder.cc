@@ -9,6 +9,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
+#include "common/config/same_job.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
@@ -17,6 +18,7 @@
 #include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/job/reach.h"
+#include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
@@ -29,6 +31,14 @@ std::string RunName(const std::string& job, const std::string& mode,
   return absl::StrCat(
       job, "-", phases ? "phases" : absl::StrReplaceAll(mode, {{":", "-"}}),
       "-", absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
+}
+
+bool HasNothingBegun(const std::string& out_dir) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(out_dir, error)) {
+    if (entry.path().filename() != kSlurmFolder) return false;
+  }
+  return !error || error == std::errc::no_such_file_or_directory;
 }
 
 absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
@@ -50,7 +60,7 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
         "; choose another with --out"));
   }
   fs::create_directories(out_dir, error);
-  const bool empty = !error && fs::is_empty(out_dir, error);
+  const bool empty = !error && HasNothingBegun(out_dir);
   if (error) {
     return absl::UnavailableError(absl::StrCat(
         "--out: folder ", out_dir, " cannot be made: ", error.message()));
@@ -92,29 +102,17 @@ absl::Status CheckNobodyRuns(const std::string& out_dir,
                                out_dir, "`); two cannot write there"));
 }
 
-// But for the port, which may be any free one each time.
-std::string TextWithoutPort(config::ClusterConfig config) {
-  config.mutable_coordinator()->clear_port();
-  return ToText(config);
-}
-
 }  // namespace
 
 absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     const std::string& out_dir, const config::ClusterConfig& config,
-    bool new_run) {
+    BeginningFlags flags) {
   const absl::StatusOr<config::ClusterConfig> kept =
       LoadJobConfig(absl::StrCat(out_dir, "/cluster.textproto"));
   if (!kept.ok()) return std::nullopt;
   SL_RETURN_IF_ERROR(CheckNobodyRuns(out_dir, *kept));
   RunInFolder run;
-  FoundRun found = {.place = out_dir};
-  if (kept->job() != config.job()) {
-    found.why_other =
-        absl::StrCat("is of job ", kept->job(), ", and this is ", config.job());
-  } else if (TextWithoutPort(*kept) != TextWithoutPort(config)) {
-    found.why_other = "is of another config, or of other flags";
-  }
+  FoundRun found = {.place = out_dir, .why_other = WhyOtherJob(config, *kept)};
   const std::string root = CheckpointRoot(*kept, out_dir);
   found.has_checkpoint = HasCheckpoint(root, [&](const auto& manifest) {
     return HasRecordsOf(out_dir, manifest.run()).value_or(false);
@@ -130,10 +128,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     if (end.ok()) found.reason = end->end.reason();
   }
   // Of its processes none is left, so its checkpoints are all that is.
-  SL_ASSIGN_OR_RETURN(
-      run.how, HowToBegin(found, {.new_run = new_run,
-                                  .from_checkpoint = found.why_other.empty() &&
-                                                     found.has_checkpoint}));
+  flags.from_checkpoint = found.why_other.empty() && found.has_checkpoint;
+  SL_ASSIGN_OR_RETURN(run.how, HowToBegin(found, flags));
   run.instead = WhatGoesOn(found);
   return run;
 }

@@ -18,7 +18,7 @@ std::string RunName(const std::string& job, const std::string& mode,
                     absl::Time now);
 
 // Makes the folder, `out_dir` or, if that is empty, a new runs/RunName().
-// AlreadyExists: `out_dir` is there and not empty.
+// AlreadyExists: `out_dir` is there, and HasNothingBegun() is not true of it.
 absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
                                           const std::string& job,
                                           const std::string& mode);
@@ -38,9 +38,14 @@ struct RunInFolder {
 };
 // nullopt: the folder is not there, is empty, or has no run.
 // FailedPrecondition: as of HowToBegin(); or the run's processes still run.
+// flags.from_checkpoint is found out here.
 absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     const std::string& out_dir, const config::ClusterConfig& config,
-    bool new_run);
+    BeginningFlags flags);
+
+// There is no such folder, or it has nothing but what a submission to Slurm has
+// left for the run that it will begin.
+bool HasNothingBegun(const std::string& out_dir);
 
 // The run in `out_dir` goes on there: copies what it says of itself so far into
 // earlier-1, or the first such folder that is free, so that it is there

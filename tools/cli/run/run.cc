@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
@@ -28,6 +29,7 @@
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
+#include "common/process/interrupted_by.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/utf8.h"
@@ -38,6 +40,8 @@
 #include "tools/cli/job/progress.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/launch/slurm_hosts.h"
+#include "tools/cli/launch/slurm_script.h"
+#include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/by_hand.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/job_place.h"
@@ -46,6 +50,7 @@
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/running_job.h"
+#include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 #include "tools/experiment/replay_spec.h"
@@ -58,9 +63,18 @@ constexpr char kInterruptedBetween[] =
 constexpr char kTerminatedBetween[] =
     "slackline run was told to end (SIGTERM or SIGHUP) before the job was "
     "restored";
+// Names of nodes that are not known yet, with a number behind it.
+constexpr char kStandInNode[] = "slurm-node-";
+constexpr int kNodesMax = 4096;
+constexpr char kOnSlurm[] = "--on slurm";
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
+
+// Likewise its hosts.
+constexpr char kAnyHosts[] =
+    "# hosts were those of an allocation of Slurm, and are whatever it gives "
+    "when this is run.\n";
 
 // Whether file or flags name the coordinator's port, or leave it to us.
 bool PortIsGiven(const RunOptions& options) {
@@ -75,6 +89,14 @@ bool PortIsGiven(const RunOptions& options) {
     config.mutable_coordinator()->clear_port();
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
+}
+
+void ForgetHosts(config::ClusterConfig* config) {
+  config->mutable_coordinator()->clear_host();
+  for (config::ServerGroup& group : *config->mutable_server())
+    group.clear_host();
+  for (config::WorkerGroup& group : *config->mutable_worker())
+    group.clear_host();
 }
 
 // "\nprogram of workers: ./train --fast", one for each group that has one.
@@ -173,10 +195,10 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             const config::ClusterConfig& config,
                                             const std::string& resume,
                                             bool has_run) {
-  std::error_code error;
   if (has_run && (resume.empty() || options.new_run)) {
     if (!HasRecords(options.out_dir)) {
       // What a run that did not begin has left.
+      std::error_code error;
       std::filesystem::remove(absl::StrCat(options.out_dir, "/summary.json"),
                               error);
       std::filesystem::remove(FailurePath(options.out_dir), error);
@@ -188,8 +210,7 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
     return options.out_dir;
   }
   if (!resume.empty() && !options.out_dir.empty() &&
-      std::filesystem::exists(options.out_dir, error) &&
-      !std::filesystem::is_empty(options.out_dir, error)) {
+      !HasNothingBegun(options.out_dir)) {
     SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
     SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
     return options.out_dir;
@@ -220,10 +241,18 @@ absl::Status TakeRunInFolder(const config::ClusterConfig& config,
                              RunOptions* options, bool* has_run,
                              std::optional<int>* over, Display* display) {
   const std::string& out = options->out_dir;
-  if (out.empty() || (!options->new_run && ResumesOwn(*options)))
-    return absl::OkStatus();
+  if (out.empty()) return absl::OkStatus();
+  const bool started_again = SlurmJobHasBegun(options->slurm, out);
+  std::string began_with;
+  if (started_again) {
+    // What it was begun with does not count twice.
+    options->new_run = false;
+    began_with = std::exchange(options->resume, "");
+  }
+  if (!options->new_run && ResumesOwn(*options)) return absl::OkStatus();
   const absl::StatusOr<std::optional<RunInFolder>> found =
-      FindRunIn(out, config, options->new_run);
+      FindRunIn(out, config,
+                {.new_run = options->new_run, .started_again = started_again});
   // Then a checkpoint of its run was named, perhaps, with another config.
   if (!found.ok() && !options->resume.empty() && !options->new_run)
     return absl::OkStatus();
@@ -245,6 +274,13 @@ absl::Status TakeRunInFolder(const config::ClusterConfig& config,
     return absl::OkStatus();
   }
   *has_run = true;
+  if (started_again && (*found)->checkpoints.empty()) {
+    display->Print(absl::StrCat("Slurm has started job ", options->slurm.job_id,
+                                " again before it had a checkpoint; the run "
+                                "begins anew"));
+    options->new_run = true;
+    options->resume = began_with;
+  }
   if (options->new_run || (*found)->checkpoints.empty())
     return absl::OkStatus();
   display->Print(absl::StrCat("the run in ", out,
@@ -394,6 +430,9 @@ absl::Status DryRun(const RunOptions& options,
                     Display* display) {
   const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
   const bool is_remote = !place->Text().empty();
+  // They are not known before Slurm has given them.
+  const bool has_stand_ins =
+      absl::StartsWith(config.server(0).host(), kStandInNode);
   SL_RETURN_IF_ERROR(place->Check());
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
@@ -407,11 +446,14 @@ absl::Status DryRun(const RunOptions& options,
   } else if (!is_remote) {
     SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   }
-  display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
-                              place->Text(),
-                              "\nnothing is started: --dry-run"));
+  display->Print(absl::StrCat(
+      JobText(config), OwnProgramsText(config),
+      has_stand_ins ? "\nhosts: those that Slurm gives" : place->Text(),
+      "\nnothing is started: --dry-run"));
+  config::ClusterConfig shown = config;
+  if (has_stand_ins) ForgetHosts(&shown);
   const std::string text =
-      absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(config));
+      absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(shown));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return absl::OkStatus();
 }
@@ -472,12 +514,15 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
+  if (config.launch().has_slurm() && !options.out_dir.empty())
+    SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
-      {absl::StrCat("# Written by `slackline run` from ", options.config_path,
-                    ": what was left out is filled in.\n",
-                    any_port ? kAnyPort : ""),
+      {absl::StrCat(
+           "# Written by `slackline run` from ", options.config_path,
+           ": what was left out is filled in.\n", any_port ? kAnyPort : "",
+           options.overrides.hosts_origin == kOnSlurm ? kAnyHosts : ""),
        ToText(config)}));
 
   LaunchOptions cluster_options = {
@@ -504,13 +549,16 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                      .began_with = beginning.folder()},
                     display);
   // Of a checkpoint that this program knows of, or one of the coordinator's.
-  const auto suspended =
-      [&](const std::string& why,
-          const std::string& checkpoint) -> absl::StatusOr<int> {
+  const auto suspended = [&](const std::string& why,
+                             const std::string& checkpoint,
+                             bool taken_away) -> absl::StatusOr<int> {
     display->Print(
         absl::StrCat("the job is suspended: ", why, "\nto go on: ",
                      GoOnLine(options, cluster_file, out_dir,
                               CheckpointRoot(config, out_dir), checkpoint)));
+    // Who has asked for the end does not want it again.
+    if (config.launch().slurm().requeue() && taken_away)
+      display->Print(QueueAgain(options.slurm));
     return kExitSuspended;
   };
   // Runs of the job, until one is not to be followed by another. The port of
@@ -546,10 +594,19 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       if (const std::string text = restorer.Text(); !text.empty())
         display->Print(text);
       if (lost.end.cause == wire::JobEnd::SUSPENDED)
-        return suspended(lost.why, "");
-      const bool before_it_ran = lost.suspending && !lost.end.ran &&
-                                 lost.end.cause == wire::JobEnd::STOPPED;
-      if (!before_it_ran || beginning.folder().empty()) return ended;
+        return suspended(lost.why, "",
+                         lost.suspending || IsTakenAway(lost.why));
+      const bool taken_away = IsTakenAway(lost.why);
+      const bool before_it_ran =
+          !lost.end.ran &&
+          ((lost.suspending && lost.end.cause == wire::JobEnd::STOPPED) ||
+           taken_away);
+      if (!before_it_ran || beginning.folder().empty()) {
+        // Slurm starts it once more, and it begins anew.
+        if (before_it_ran && config.launch().slurm().requeue())
+          display->Print(QueueAgain(options.slurm));
+        return ended;
+      }
       // The job is where it was before this run.
       const std::string why =
           absl::StrCat(lost.why, " before the job ran; it can go on from step ",
@@ -557,7 +614,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
                                            wire::JobEnd::SUSPENDED,
                                            beginning.clock(), why));
-      return suspended(why, beginning.folder());
+      return suspended(why, beginning.folder(), /*taken_away=*/true);
     }
     // What comes after this look is met by the next run.
     const SignalWatch::Requests requests = signals->Wait(absl::ZeroDuration());
@@ -575,7 +632,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
           out_dir, config, next->from,
           goes_on ? wire::JobEnd::SUSPENDED : wire::JobEnd::STOPPED,
           next->from.clock(), why));
-      if (goes_on) return suspended(why, from);
+      if (goes_on) return suspended(why, from, /*taken_away=*/true);
       return absl::AbortedError(why);
     }
     display->Print(absl::StrCat("restoring the job: ", next->text));
@@ -600,30 +657,106 @@ absl::Status PutWholePath(const RunOptions& options,
   return absl::OkStatus();
 }
 
-// Within Slurm, and neither file nor flags say on which nodes.
-bool HostsAreThoseOfSlurm(const RunOptions& options) {
+// What file and flags say, before it is checked. What is wrong with it is said
+// by those who read it in earnest.
+std::optional<config::ClusterConfig> WhatIsGiven(const RunOptions& options) {
   const absl::StatusOr<std::string> text =
       ReadRegularFile(options.config_path, kConfigFileBytesMax);
-  if (!text.ok()) return false;
+  if (!text.ok()) return std::nullopt;
   config::ClusterConfig config;
   FieldOrigins origins(options.config_path);
-  // What is wrong with it is said by those who read it in earnest.
-  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok() ||
-      !ApplyOverrides(options.overrides, &config, &origins).ok()) {
-    return false;
+  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok())
+    return std::nullopt;
+  if (absl::StrContains(*text, kAnyHosts)) ForgetHosts(&config);
+  if (!ApplyOverrides(options.overrides, &config, &origins).ok())
+    return std::nullopt;
+  return config;
+}
+
+// Its processes are to be somewhere, and not on this machine.
+bool NamesOtherHosts(const config::ClusterConfig& config) {
+  const auto is_other = [](const auto& group) {
+    return group.has_host() && !IsLoopback(group.host());
+  };
+  return is_other(config.coordinator()) ||
+         absl::c_any_of(config.server(), is_other) ||
+         absl::c_any_of(config.worker(), is_other);
+}
+
+// Where a job of Slurm is begun, and on what.
+struct SlurmPlan {
+  bool is_slurm = false;
+  bool submits = false;         // By a batch script, from outside.
+  bool on_named_hosts = false;  // Not on whatever nodes Slurm gives.
+};
+
+// One of them, if any was given.
+std::string SlurmFlagOf(const RunOptions& options) {
+  if (options.print_script) return "--print";
+  if (options.detach) return "--detach";
+  if (!options.slurm_options.empty()) return "--slurm-option";
+  if (options.slurm_sets.empty()) return "";
+  const absl::string_view set = options.slurm_sets.front();
+  return absl::StrCat(
+      "--", absl::StripPrefix(set.substr(0, set.find('=')), "launch.slurm."));
+}
+
+// Takes the flags of Slurm, and sees whether there are any where they do not
+// belong.
+absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
+  const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+  SlurmPlan plan;
+  // Flags of Slurm are for jobs of Slurm, and are no way to choose it.
+  plan.is_slurm = given.has_value() && given->launch().has_slurm();
+  if (const std::string flag = SlurmFlagOf(*options);
+      given.has_value() && !plan.is_slurm && !flag.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        ": is for jobs of Slurm, and this is none; add --on slurm, or launch { "
+        "slurm {} } to the config"));
   }
-  const auto has_host = [](const auto& group) { return group.has_host(); };
-  return config.launch().has_slurm() && !config.coordinator().has_host() &&
-         absl::c_none_of(config.server(), has_host) &&
-         absl::c_none_of(config.worker(), has_host);
+  options->overrides.sets.insert(options->overrides.sets.end(),
+                                 options->slurm_sets.begin(),
+                                 options->slurm_sets.end());
+  options->overrides.slurm_options = options->slurm_options;
+  if (!plan.is_slurm) return plan;
+  const bool within = !options->slurm.job_id.empty();
+  if (within && options->detach) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--detach: this is within job ", options->slurm.job_id,
+        " of Slurm already; leave --detach out, or run it outside"));
+  }
+  plan.submits = options->print_script || !within;
+  plan.on_named_hosts = !options->hosts.empty() ||
+                        !options->host_file.empty() || NamesOtherHosts(*given);
+  return plan;
+}
+
+// Nodes that Slurm has not chosen yet.
+std::vector<HostSlots> StandIns(int count) {
+  std::vector<HostSlots> hosts;
+  for (int i = 1; i <= count; ++i) {
+    hosts.push_back({.host = absl::StrCat(kStandInNode, i), .slots = 0});
+  }
+  return hosts;
 }
 
 // Reads --hosts or --hostfile, or asks Slurm.
-absl::Status TakeHosts(RunOptions* options) {
+absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
-    if (!HostsAreThoseOfSlurm(*options)) return absl::OkStatus();
-    SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
-    options->overrides.hosts_origin = "--on slurm";
+    if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
+    options->overrides.hosts_origin = kOnSlurm;
+    if (!plan.submits) {
+      SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+      return absl::OkStatus();
+    }
+    const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+    const int nodes = given.has_value() && given->launch().slurm().has_nodes()
+                          ? given->launch().slurm().nodes()
+                          : 1;
+    // What is outside of the bounds is refused with the rest of the config.
+    options->overrides.hosts =
+        StandIns(options->dry_run ? 1 : std::clamp(nodes, 1, kNodesMax));
     return absl::OkStatus();
   }
   const bool is_file = options->hosts.empty();
@@ -637,6 +770,93 @@ absl::Status TakeHosts(RunOptions* options) {
   options->overrides.hosts = *std::move(hosts);
   options->overrides.hosts_origin = origin;
   return absl::OkStatus();
+}
+
+// Hands the job to Slurm, and follows it to its end, as of RunJob().
+absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
+                               const config::ClusterConfig& config,
+                               Display* display) {
+  const std::string mode = ModeText(config);
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  const auto script = [&](const std::string& out_dir) {
+    std::vector<std::string> command = options.batch_command;
+    // The first node runs what the nodes have.
+    if (config.launch().has_bin_dir())
+      command.front() = absl::StrCat(config.launch().bin_dir(), "/slackline");
+    command.insert(command.end(), {"--out", out_dir});
+    const std::vector<std::string>& program = options.overrides.worker_command;
+    if (!program.empty()) {
+      command.emplace_back("--");
+      command.insert(command.end(), program.begin(), program.end());
+    }
+    return SlurmScript({.config = config,
+                        .on_these_hosts = plan.on_named_hosts,
+                        .command = std::move(command),
+                        .folder = folder,
+                        .out_dir = out_dir});
+  };
+  if (options.print_script) {
+    const std::string out_dir =
+        options.out_dir.empty()
+            ? absl::StrCat("runs/",
+                           RunName(config.job(), mode, TimeSource().WallNow()))
+            : options.out_dir;
+    SL_ASSIGN_OR_RETURN(const std::string text, script(out_dir));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    display->Print(absl::StrCat(
+        "nothing is submitted: --print; sbatch needs the folder of the "
+        "output: ",
+        ShellLine({"mkdir", "-p", absl::StrCat(out_dir, "/", kSlurmFolder)})));
+    return kExitDone;
+  }
+  if (!options.out_dir.empty()) {
+    SL_ASSIGN_OR_RETURN(const std::optional<std::string> before,
+                        SlurmJobOfRun(options.out_dir));
+    if (before.has_value()) {
+      display->Print(absl::StrCat("the run in ", options.out_dir,
+                                  " is Slurm job ", *before,
+                                  " already; nothing is submitted",
+                                  WatchText(*before, options.out_dir)));
+      if (!options.detach)
+        return FollowRun(*before, options.out_dir, /*from_now=*/true, display);
+      std::printf("%s\n", before->c_str());
+      return kExitDone;
+    }
+  }
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  SL_RETURN_IF_ERROR(place->Check());
+  bool has_run = false;
+  std::optional<int> over;
+  SL_RETURN_IF_ERROR(
+      TakeRunInFolder(config, &options, &has_run, &over, display));
+  if (over.has_value()) return *over;
+  if (!options.resume.empty())
+    SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
+  // What is not there yet is fetched here: nodes often have no way out.
+  SL_RETURN_IF_ERROR(place->FindData().status());
+  std::string out_dir = options.out_dir;
+  SL_RETURN_IF_ERROR(script(out_dir).status());
+  if (out_dir.empty() || HasNothingBegun(out_dir)) {
+    SL_ASSIGN_OR_RETURN(out_dir, MakeOutFolder(out_dir, config.job(), mode));
+  }
+  SL_ASSIGN_OR_RETURN(const std::string text, script(out_dir));
+  SL_ASSIGN_OR_RETURN(const std::string id, SubmitRun(text, out_dir));
+  const SlurmNeeds needs = NeedsOf(config);
+  display->Print(absl::StrCat(
+      JobText(config), ": Slurm job ", id, " (", SlurmScriptPath(out_dir),
+      "), ", needs.nodes, needs.nodes == 1 ? " node" : " nodes", " with ",
+      needs.cpus_per_node, " processors",
+      needs.gpus_per_node > 0
+          ? absl::StrCat(" and ", needs.gpus_per_node, " GPUs")
+          : "",
+      needs.nodes > 1 ? " each" : "", "\nfolder: ", out_dir,
+      WatchText(id, out_dir)));
+  if (options.detach) {
+    std::printf("%s\n", id.c_str());
+    return kExitDone;
+  }
+  return FollowRun(id, out_dir, /*from_now=*/false, display);
 }
 
 }  // namespace
@@ -654,7 +874,12 @@ int Run(const RunOptions& given) {
     complain(text.message());
     return kExitUsage;
   }
-  if (const absl::Status hosts = TakeHosts(&options); !hosts.ok()) {
+  const absl::StatusOr<SlurmPlan> plan = PlanSlurm(&options);
+  if (!plan.ok()) {
+    complain(plan.status().message());
+    return kExitUsage;
+  }
+  if (const absl::Status hosts = TakeHosts(*plan, &options); !hosts.ok()) {
     complain(hosts.message());
     return kExitUsage;
   }
@@ -691,7 +916,9 @@ int Run(const RunOptions& given) {
     complain(checked.message());
     return kExitFailed;
   }
-  const absl::StatusOr<int> done = RunJob(options, *config, &display);
+  const absl::StatusOr<int> done =
+      plan->submits ? RunBySlurm(options, *plan, *config, &display)
+                    : RunJob(options, *config, &display);
   if (done.ok()) return *done;
   complain(done.status().message());
   return absl::IsCancelled(done.status()) ? kExitInterrupted : kExitFailed;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/config/cluster_config.h"
+#include "tools/cli/launch/slurm_tools.h"
 
 namespace slackline {
 
@@ -31,6 +32,17 @@ struct RunOptions {
   // of a file; empty: on those of the config.
   std::string hosts = {};
   std::string host_file = {};
+  // The job of Slurm in which this program runs, if it does.
+  SlurmAllocation slurm = {};
+  // What flags set of launch.slurm: "launch.slurm.time=30". Only for jobs of
+  // Slurm.
+  std::vector<std::string> slurm_sets = {};
+  // Beside those of launch.slurm.option.
+  std::vector<std::string> slurm_options = {};
+  bool print_script = false;  // Submits nothing.
+  bool detach = false;        // Submits, and does not follow.
+  // The command of the batch script, but for --out and what follows it.
+  std::vector<std::string> batch_command = {};
   bool dry_run = false;  // Checks what it can, and starts and writes nothing.
   // Those of the flags, as they were given, that a run needs again which goes
   // on with the config and the folder of this one.

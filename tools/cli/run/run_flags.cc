@@ -1,14 +1,110 @@
 #include "tools/cli/run/run_flags.h"
 
+#include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/cli/job/job_flags.h"
+#include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/summary_command.h"
 
 namespace slackline {
+
+namespace {
+
+constexpr char kSlurmGroup[] = "Slurm, outside of an allocation";
+
+// Each is a field of launch.slurm.
+void AddSlurmFlags(CLI::App* command, RunOptions* run) {
+  struct Flag {
+    const char* name;
+    const char* field;
+    const char* help;
+  };
+  for (const Flag& flag :
+       {Flag{"--partition", "partition", "The partition of the batch job"},
+        Flag{"--account", "account", "The account that is charged"},
+        Flag{"--qos", "qos", "Its quality of service"},
+        Flag{"--time", "time",
+             "Its time limit, as in 30 (minutes), 2:00:00 or 1-12"},
+        Flag{"--constraint", "constraint", "Features that its nodes have"},
+        Flag{"--nodes", "nodes",
+             "How many nodes it gets; default: as many as the config names, "
+             "else 1"}}) {
+    command
+        ->add_option_function<std::string>(
+            flag.name,
+            [run, flag](const std::string& value) {
+              run->slurm_sets.push_back(
+                  absl::StrCat("launch.slurm.", flag.field, "=", value));
+            },
+            absl::StrCat(flag.help, "; as launch.slurm.", flag.field))
+        ->group(kSlurmGroup);
+  }
+  command
+      ->add_option("--slurm-option", run->slurm_options,
+                   "One more option for sbatch, as in "
+                   "--slurm-option=--exclusive; may be repeated; beside those "
+                   "of launch.slurm.option")
+      ->allow_extra_args(false)
+      ->group(kSlurmGroup);
+  command
+      ->add_flag_callback(
+          "--requeue",
+          [run] { run->slurm_sets.emplace_back("launch.slurm.requeue=true"); },
+          "A job that was suspended by SIGTERM, when it is preempted or its "
+          "time is over, is queued again and goes on from its checkpoint; as "
+          "launch.slurm.requeue")
+      ->group(kSlurmGroup);
+  command
+      ->add_flag("--print", run->print_script,
+                 "Prints the batch script, and submits nothing")
+      ->group(kSlurmGroup);
+  command
+      ->add_flag("--detach", run->detach,
+                 "Submits the job, prints its id, and does not follow it")
+      ->group(kSlurmGroup);
+}
+
+// Those that are not for the run in a batch script. What is asked of Slurm is:
+// its config has that, so that whoever goes on with it asks for the same.
+constexpr std::array kNotInBatch = {"--help",  "--on",     "--out",
+                                    "--print", "--detach", "--dry-run"};
+
+// The command as it was given, for a batch script.
+std::vector<std::string> BatchCommand(const std::string& program,
+                                      const CLI::App& command) {
+  std::vector<std::string> words = {program, "run"};
+  const auto add_option = [&](const CLI::Option& option) {
+    const std::string name = absl::StrCat(
+        "--", option.get_lnames().empty() ? "" : option.get_lnames().front());
+    if (absl::c_linear_search(kNotInBatch, name)) return;
+    if (option.get_expected_max() == 0) {
+      words.push_back(name);
+      return;
+    }
+    for (const std::string& result : option.results()) {
+      words.push_back(name);
+      words.push_back(result);
+    }
+  };
+  for (const CLI::Option* const option : command.get_options()) {
+    if (option->get_positional() && option->count() > 0)
+      words.insert(words.end(), option->results().begin(),
+                   option->results().end());
+  }
+  words.insert(words.end(), {"--on", "slurm"});
+  for (const CLI::Option* const option : command.get_options()) {
+    if (!option->get_positional() && option->count() > 0) add_option(*option);
+  }
+  return words;
+}
+
+}  // namespace
 
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
@@ -51,10 +147,9 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->add_option(
       "--on", run.overrides.engine,
       "Where processes are started: here, or on the hosts of the config by "
-      "ssh, "
-      "or by slurm within an allocation, whose nodes it takes where the config "
-      "names no hosts; default: as the config's launch block "
-      "says, else here");
+      "ssh, or by slurm: within an allocation on its nodes, outside of one by "
+      "a batch script that is submitted and followed; default: as the config's "
+      "launch block says, else here");
   CLI::Option* const hosts = run_command->add_option(
       "--hosts", run.hosts,
       "HOST:WORKERS,... places the config's processes on these hosts, whatever "
@@ -126,6 +221,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "--bin-dir", run.bin_dir,
       "Folder of slackline_server and slackline_worker; default: that of "
       "slackline itself");
+  AddSlurmFlags(run_command, &run);
   run_command->footer(
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
@@ -133,9 +229,13 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "  slackline run examples/mnist_mlp.textproto --epochs 1 --dry-run\n"
       "  slackline run examples/mnist_mlp.textproto --on ssh --hosts n1:2,n2:2 "
       "--set insecure=true\n"
+      "  slackline run examples/mnist_mlp.textproto --on slurm --nodes 2 "
+      "--time "
+      "30 --set insecure=true\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");
+  const std::string program = invocation.program;
   run_command->callback([=] {
     RunOptions options = *asked;
     for (const char* const name :
@@ -147,6 +247,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       if (option->get_expected_max() > 0)
         options.flags_again.push_back(option->results().back());
     }
+    options.slurm = AllocationHere();
+    options.batch_command = BatchCommand(program, *run_command);
     *exit_code = Run(options);
   });
 

@@ -77,6 +77,8 @@ RunningJob::RunningJob(const RunOptions& options,
 absl::Status RunningJob::Await() {
   while (!supervisor_.Over()) {
     const SignalWatch::Requests requests = signals_->Wait(kSignalWaitMax);
+    // A job that has begun since the last look can be suspended.
+    if (requests.terminations + requests.hangups > 0) LookNow();
     for (int i = 0; i < requests.interrupts; ++i)
       Say(supervisor_.OnInterrupt(SteadyNow()));
     for (int i = 0; i < requests.terminations; ++i)
@@ -116,6 +118,21 @@ void RunningJob::AwaitFiles() {
   }
 }
 
+void RunningJob::LookNow() {
+  const absl::StatusOr<wire::StatusReply> status =
+      client_->GetStatus(kStatusAgain);
+  if (status.ok()) TakeStatus(*status, SteadyNow());
+}
+
+void RunningJob::TakeStatus(const wire::StatusReply& status, absl::Time now) {
+  state_ = status.view().state();
+  Note(status, now);
+  supervisor_.OnStatus(status, now);
+  SayFailedCheckpoint(status);
+  progress_.Update(status, now);
+  known_ = true;
+}
+
 absl::Status RunningJob::PollStatus() {
   const absl::Time now = SteadyNow();
   if (now >= next_ask_) {
@@ -133,12 +150,7 @@ absl::Status RunningJob::PollStatus() {
       Say(supervisor_.OnFinishRefused(refused, SteadyNow()));
     }
     if (!status.has_value()) return absl::OkStatus();
-    state_ = status->view().state();
-    Note(*status, now);
-    supervisor_.OnStatus(*status, now);
-    SayFailedCheckpoint(*status);
-    progress_.Update(*status, now);
-    known_ = true;
+    TakeStatus(*status, now);
     next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
   }
 }

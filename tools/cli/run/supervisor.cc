@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/membership/end_status.h"
+#include "common/process/interrupted_by.h"
 
 namespace slackline {
 namespace {
@@ -30,7 +31,6 @@ constexpr absl::Duration kTerminateAgainAfter = absl::Milliseconds(500);
 constexpr absl::Duration kKillAfter = absl::Seconds(2);
 
 constexpr char kInterrupted[] = "interrupted by the user";
-constexpr char kTerminated[] = "slackline run was interrupted by ";
 
 }  // namespace
 
@@ -218,7 +218,8 @@ std::string Supervisor::OnFinishRefused(const std::string& why,
 }
 
 std::string Supervisor::StopReason() const {
-  if (suspending_) return absl::StrCat(kTerminated, terminated_by_);
+  if (suspending_)
+    return absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
   return stopping_ ? kInterrupted : given_up_reason_;
 }
 
@@ -333,7 +334,8 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
     next_finish_ = now + kStopRepeat;
   }
   if (now >= next_suspend_ && !stopping_ && !job_ended()) {
-    effects.suspend_reason = absl::StrCat(kTerminated, terminated_by_);
+    effects.suspend_reason =
+        absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
     next_suspend_ = now + kStopRepeat;
   }
   if (now >= next_stop_ && !job_ended()) {
