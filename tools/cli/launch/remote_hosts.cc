@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,12 +23,13 @@ constexpr char kInterruptedEarly[] =
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteHosts>> RemoteHosts::Connect(
-    Options options, SignalWatch* signals) {
+    Options options, SignalWatch* signals,
+    std::map<std::string, std::string>* unreached) {
   // No make_unique: the constructor is private.
   std::unique_ptr<RemoteHosts> hosts(new RemoteHosts(std::move(options)));
   for (const std::string& host : hosts->hosts())
     SL_RETURN_IF_ERROR(hosts->StartAgent(host));
-  SL_RETURN_IF_ERROR(hosts->AwaitHellos(hosts->hosts(), signals));
+  SL_RETURN_IF_ERROR(hosts->AwaitHellos(hosts->hosts(), signals, unreached));
   return hosts;
 }
 
@@ -73,8 +75,9 @@ std::string RemoteHosts::WhyNone(const std::string& host,
                       ")");
 }
 
-absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
-                                      SignalWatch* signals) {
+absl::Status RemoteHosts::AwaitHellos(
+    const std::vector<std::string>& hosts, SignalWatch* signals,
+    std::map<std::string, std::string>* unreached) {
   const TimeSource time;
   const absl::Time end = time.Now() + kConnectMax;
   std::map<std::string, std::string> problems;
@@ -114,6 +117,7 @@ absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
       ++answered;
     }
   }
+  if (unreached != nullptr) *unreached = std::exchange(problems, {});
   if (problems.empty()) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrJoin(problems, "\n", [](std::string* text, const auto& problem) {
@@ -123,31 +127,32 @@ absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
 
 absl::Status RemoteHosts::Reconnect(const std::string& host) {
   SL_RETURN_IF_ERROR(StartAgent(host));
-  return AwaitHellos({host}, nullptr);
+  return AwaitHellos({host}, nullptr, nullptr);
 }
 
-absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
-    std::vector<Request> requests, absl::Duration wait_max,
-    SignalWatch* signals) {
-  const TimeSource time;
-  const absl::Time end = time.Now() + wait_max;
+std::vector<uint32_t> RemoteHosts::SendAll(std::vector<Request>* requests) {
   std::vector<uint32_t> numbers;
-  for (Request& request : requests)
+  for (Request& request : *requests)
     numbers.push_back(On(request.host).Send(std::move(request.message)));
-  std::vector<agent::Answer> answers;
-  while (answers.size() < requests.size()) {
-    const size_t next = answers.size();
-    AgentLink& link = On(requests[next].host);
-    const std::string name = absl::StrCat("host ", link.host());
+  return numbers;
+}
+
+absl::StatusOr<agent::Answer> RemoteHosts::AwaitAnswer(const std::string& host,
+                                                       uint32_t number,
+                                                       absl::Time end,
+                                                       absl::Duration wait_max,
+                                                       SignalWatch* signals) {
+  const TimeSource time;
+  AgentLink& link = On(host);
+  const std::string name = absl::StrCat("host ", host);
+  while (true) {
+    // In this order: it may say something and end.
     const absl::Status lost = link.Lost();
-    std::optional<agent::Answer> answer = link.TakeAnswer(numbers[next]);
+    std::optional<agent::Answer> answer = link.TakeAnswer(number);
     if (answer.has_value()) {
-      if (answer->code() != 0) {
-        return absl::Status(static_cast<absl::StatusCode>(answer->code()),
-                            absl::StrCat(name, ": ", answer->text()));
-      }
-      answers.push_back(*std::move(answer));
-      continue;
+      if (answer->code() == 0) return *std::move(answer);
+      return absl::Status(static_cast<absl::StatusCode>(answer->code()),
+                          absl::StrCat(name, ": ", answer->text()));
     }
     if (!lost.ok()) {
       return Annotate(lost, absl::StrCat(name, ": its agent is lost"));
@@ -160,6 +165,33 @@ absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
     link.Wait(kSlice);
     if (signals != nullptr && signals->Wait(absl::ZeroDuration()).all() > 0)
       return absl::AbortedError(kInterruptedEarly);
+  }
+}
+
+absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
+    std::vector<Request> requests, absl::Duration wait_max,
+    SignalWatch* signals) {
+  const absl::Time end = TimeSource().Now() + wait_max;
+  const std::vector<uint32_t> numbers = SendAll(&requests);
+  std::vector<agent::Answer> answers;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SL_ASSIGN_OR_RETURN(
+        agent::Answer answer,
+        AwaitAnswer(requests[i].host, numbers[i], end, wait_max, signals));
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+std::vector<absl::StatusOr<agent::Answer>> RemoteHosts::AskEach(
+    std::vector<Request> requests, absl::Duration wait_max,
+    SignalWatch* signals) {
+  const absl::Time end = TimeSource().Now() + wait_max;
+  const std::vector<uint32_t> numbers = SendAll(&requests);
+  std::vector<absl::StatusOr<agent::Answer>> answers;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    answers.push_back(
+        AwaitAnswer(requests[i].host, numbers[i], end, wait_max, signals));
   }
   return answers;
 }

@@ -1,6 +1,7 @@
 // The agents of a job, one on each of its hosts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,8 +31,11 @@ class RemoteHosts {
   };
   // Starts an agent on each host. Errors name each host on which none answers,
   // or one of another version, and what to do. Aborted: a signal has come.
+  // With `unreached` such hosts are there, with what was said of them, and the
+  // others are connected.
   static absl::StatusOr<std::unique_ptr<RemoteHosts>> Connect(
-      Options options, SignalWatch* signals);
+      Options options, SignalWatch* signals,
+      std::map<std::string, std::string>* unreached = nullptr);
   ~RemoteHosts();
   RemoteHosts(const RemoteHosts&) = delete;
   RemoteHosts& operator=(const RemoteHosts&) = delete;
@@ -57,6 +61,11 @@ class RemoteHosts {
                                                  absl::Duration wait_max,
                                                  SignalWatch* signals);
 
+  // The same with the answer, or the error, of each.
+  std::vector<absl::StatusOr<agent::Answer>> AskEach(
+      std::vector<Request> requests, absl::Duration wait_max,
+      SignalWatch* signals);
+
   // From here on files of the hosts are written to the folder.
   void WriteFilesTo(const std::string& folder);
 
@@ -64,7 +73,13 @@ class RemoteHosts {
   explicit RemoteHosts(Options options) : options_(std::move(options)) {}
   absl::Status StartAgent(const std::string& host);
   absl::Status AwaitHellos(const std::vector<std::string>& hosts,
-                           SignalWatch* signals);
+                           SignalWatch* signals,
+                           std::map<std::string, std::string>* unreached);
+  std::vector<uint32_t> SendAll(std::vector<Request>* requests);
+  absl::StatusOr<agent::Answer> AwaitAnswer(const std::string& host,
+                                            uint32_t number, absl::Time end,
+                                            absl::Duration wait_max,
+                                            SignalWatch* signals);
   std::string AgentProgram() const;
   // Why no agent answers, of a host whose command has ended.
   std::string WhyNone(const std::string& host, const absl::Status& lost);

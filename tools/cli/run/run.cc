@@ -62,7 +62,8 @@ constexpr char kTerminatedBetween[] =
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
 
-// Whether file or flags name the coordinator's port, or leave it to us.
+}  // namespace
+
 bool PortIsGiven(const RunOptions& options) {
   std::ifstream file(options.config_path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)),
@@ -76,6 +77,8 @@ bool PortIsGiven(const RunOptions& options) {
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
 }
+
+namespace {
 
 // "\nprogram of workers: ./train --fast", one for each group that has one.
 std::string OwnProgramsText(const config::ClusterConfig& config) {
@@ -585,7 +588,8 @@ bool HostsAreThoseOfSlurm(const RunOptions& options) {
          absl::c_none_of(config.worker(), has_host);
 }
 
-// Reads --hosts or --hostfile, or asks Slurm.
+}  // namespace
+
 absl::Status TakeHosts(RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
     if (!HostsAreThoseOfSlurm(*options)) return absl::OkStatus();
@@ -605,8 +609,6 @@ absl::Status TakeHosts(RunOptions* options) {
   options->overrides.hosts_origin = origin;
   return absl::OkStatus();
 }
-
-}  // namespace
 
 int Run(const RunOptions& given) {
   RunOptions options = given;

@@ -10,6 +10,25 @@
 
 namespace slackline {
 
+void AddPlacementFlags(CLI::App* command, RunOptions* run) {
+  command->add_option(
+      "--on", run->overrides.engine,
+      "Where processes are started: here, or on the hosts of the config by "
+      "ssh, "
+      "or by slurm within an allocation, whose nodes it takes where the config "
+      "names no hosts; default: as the config's launch block "
+      "says, else here");
+  CLI::Option* const hosts = command->add_option(
+      "--hosts", run->hosts,
+      "HOST:WORKERS,... places the config's processes on these hosts, whatever "
+      "hosts it names: servers go round them, workers fill them, the "
+      "coordinator is on the first");
+  command
+      ->add_option("--hostfile", run->host_file,
+                   "The same from a file with lines like: HOST slots=WORKERS")
+      ->excludes(hosts);
+}
+
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
   const auto asked = std::make_shared<RunOptions>();
@@ -48,22 +67,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "worker[0].count=2; may be repeated")
       ->allow_extra_args(false);
   AddTrainFlags(run_command, &run.overrides.sets);
-  run_command->add_option(
-      "--on", run.overrides.engine,
-      "Where processes are started: here, or on the hosts of the config by "
-      "ssh, "
-      "or by slurm within an allocation, whose nodes it takes where the config "
-      "names no hosts; default: as the config's launch block "
-      "says, else here");
-  CLI::Option* const hosts = run_command->add_option(
-      "--hosts", run.hosts,
-      "HOST:WORKERS,... places the config's processes on these hosts, whatever "
-      "hosts it names: servers go round them, workers fill them, the "
-      "coordinator is on the first");
-  run_command
-      ->add_option("--hostfile", run.host_file,
-                   "The same from a file with lines like: HOST slots=WORKERS")
-      ->excludes(hosts);
+  AddPlacementFlags(run_command, &run);
   run_command->add_option(
       "--data-dir", run.data_dir,
       "Folder below which the data are; default: ~/.cache/slackline/data, into "
