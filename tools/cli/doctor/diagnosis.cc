@@ -26,7 +26,7 @@ using doctor::Level;
 
 constexpr absl::string_view kHere = "here";
 // A line of a finding is read on a terminal.
-constexpr size_t kPartLengthMax = 400;
+constexpr size_t kPartLengthMax = 1000;
 // Hosts of one cluster answer within a millisecond; from here on each step in
 // which workers wait for servers is noticeably longer.
 constexpr int64_t kRoundTripSlowUs = 20'000;
@@ -256,6 +256,7 @@ class Diagnosis {
       const bool loopback = IsLoopbackAddress(name.address());
       // A name for this machine alone is fine where all is on it.
       if (loopback && several && !(is_self && need.listen())) {
+        if (is_self) misnamed_.insert(host.name());
         Add(doctor::ERROR, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(),
                          " there, which only ", host.name(), " itself reaches"),
@@ -268,6 +269,7 @@ class Diagnosis {
         continue;
       }
       if (is_self && !name.own() && !need.listen()) {
+        misnamed_.insert(host.name());
         Add(doctor::ERROR, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(),
                          " there, which is no address of this host"),
@@ -298,18 +300,19 @@ class Diagnosis {
   }
 
   void Mtu(const doctor::Host& host) {
-    std::set<std::string> said;
+    // By the names of others, if there are any.
+    std::map<std::string, const doctor::Name*> small;
     for (const doctor::Name& name : host.facts().name()) {
-      if (name.mtu() <= 0 || name.mtu() >= kMtuSmall ||
-          !said.insert(name.interface()).second) {
-        continue;
-      }
+      if (name.mtu() <= 0 || name.mtu() >= kMtuSmall) continue;
+      const doctor::Name*& kept = small[name.interface()];
+      if (kept == nullptr || kept->own()) kept = &name;
+    }
+    for (const auto& [interface, name] : small) {
       Add(doctor::WARNING, host.name(), "mtu",
-          absl::StrCat(name.interface(), ", by which ", name.name(),
-                       " is reached, has packets of ", name.mtu(), " bytes"),
+          absl::StrCat(interface, ", by which ", name->name(),
+                       " is reached, has packets of ", name->mtu(), " bytes"),
           "1500 are usual",
-          absl::StrCat("on ", host.name(), ": sudo ip link set dev ",
-                       name.interface(),
+          absl::StrCat("on ", host.name(), ": sudo ip link set dev ", interface,
                        " mtu 1500, if all of the network takes that"));
     }
   }
@@ -506,16 +509,11 @@ class Diagnosis {
               ? path
               : absl::StrCat(path, " (to be made in ", folder.existing(), ")");
       if (!folder.error().empty()) {
-        const bool is_full = absl::StrContains(folder.error(), "No space left");
         Add(doctor::ERROR, host.name(), check,
             absl::StrCat(where, ": ", folder.error()),
             "it has to be written to",
             absl::StrCat("on ", host.name(), ": ",
-                         is_full ? absl::StrCat("df -h ", folder.existing(),
-                                                ", and make room, ")
-                                 : absl::StrCat("ls -ld ", folder.existing(),
-                                                " && findmnt -T ",
-                                                folder.existing(), ", "),
+                         FolderFix(folder.error(), folder.existing()), ", ",
                          other));
         continue;
       }
@@ -539,6 +537,19 @@ class Diagnosis {
         Add(doctor::OK, host.name(), check, value);
       }
     }
+  }
+
+  static std::string FolderFix(const std::string& error,
+                               const std::string& folder) {
+    if (absl::StrContains(error, "No space left"))
+      return absl::StrCat("df -h ", folder, ", and make room");
+    if (absl::StrContains(error, "Read-only")) {
+      return absl::StrCat("sudo mount -o remount,rw $(findmnt -no TARGET -T ",
+                          folder, ")");
+    }
+    if (absl::StrContains(error, "Permission denied"))
+      return absl::StrCat("sudo chown $(id -un) ", folder);
+    return absl::StrCat("findmnt -T ", folder);
   }
 
   // The first host that has the data stands for all, or this machine.
@@ -703,12 +714,17 @@ class Diagnosis {
     return state == Connection::NO_ANSWER || state == Connection::NO_ROUTE ||
            state == Connection::REFUSED;
   }
+  // Of doors that are all open, the one to which most was sent.
   static const Connection* Worst(const doctor::Pair& pair) {
     const Connection* worst = nullptr;
     for (const Connection& connection : pair.connection()) {
       if (IsCut(connection.state())) return &connection;
-      if (worst == nullptr || worst->state() == Connection::OPEN)
+      const bool open = connection.state() == Connection::OPEN;
+      if (worst == nullptr ||
+          (worst->state() == Connection::OPEN &&
+           (!open || connection.bytes() > worst->bytes()))) {
         worst = &connection;
+      }
     }
     return worst;
   }
@@ -749,14 +765,14 @@ class Diagnosis {
     };
     std::set<std::string> unreached, reach_nobody;
     for (const auto& [host, some] : into) {
-      if (all_shut(some)) unreached.insert(host);
+      if (all_shut(some) && misnamed_.count(host) == 0) unreached.insert(host);
     }
     for (const auto& [host, some] : out_of) {
-      // A host whose own packets leave is not to blame for what others drop.
       const bool all = all_shut(some);
       const bool some_else =
           std::any_of(some.begin(), some.end(), [&](const doctor::Pair* pair) {
-            return unreached.count(pair->to()) == 0;
+            return unreached.count(pair->to()) == 0 &&
+                   misnamed_.count(pair->to()) == 0;
           });
       if (all && some_else) reach_nobody.insert(host);
     }
@@ -820,6 +836,7 @@ class Diagnosis {
     const std::string from = pair.from().empty() ? "this machine" : pair.from();
     const Connection* const worst = Worst(pair);
     if (worst == nullptr) return;
+    if (IsCut(worst->state()) && misnamed_.count(pair.to()) > 0) return;
     const std::string to = absl::StrCat(pair.to(), " at ", worst->endpoint(),
                                         " (", worst->label(), ")");
     switch (worst->state()) {
@@ -876,8 +893,9 @@ class Diagnosis {
     std::string text =
         absl::StrCat("to ", to, ": ", MillisecondWords(worst->round_trip_us()),
                      " round trip");
-    // Too little was sent to tell a rate by.
-    const bool measured = worst->bytes() >= 100'000;
+    // Else too little was sent to tell a rate by, or for too few round trips.
+    const bool measured = worst->bytes() >= 100'000 &&
+                          worst->round_trip_us() < kRoundTripSlowUs;
     if (measured) {
       absl::StrAppend(&text, ", ", BytesWords(static_cast<int64_t>(rate)),
                       "/s");
@@ -912,6 +930,7 @@ class Diagnosis {
   const doctor::Facts& facts_;
   std::map<std::string, const doctor::Host*> hosts_;
   std::map<std::string, std::string> known_;  // Addresses, by name.
+  std::set<std::string> misnamed_;  // Who listens where others do not connect.
   doctor::Report report_;
 };
 

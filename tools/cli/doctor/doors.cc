@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <list>
+#include <set>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,8 @@ constexpr size_t kCountBytes = 8;
 constexpr int kPings = 3;
 // One packet may be lost: it is sent again after a second.
 constexpr absl::Duration kConnectMax = absl::Milliseconds(2500);
+// Where another door of the host has not answered.
+constexpr absl::Duration kConnectAgainMax = absl::Milliseconds(250);
 constexpr absl::Duration kGreetMax = absl::Milliseconds(1500);
 constexpr absl::Duration kSendFor = absl::Milliseconds(100);
 // From the first byte of the transfer on.
@@ -159,7 +162,7 @@ bool Await(int socket, short events, absl::Time end) {
 
 // The connection, or in `*result` why there is none.
 FileDescriptor Connect(const doctor::Try::Target& target,
-                       doctor::Connection* result) {
+                       absl::Duration wait_max, doctor::Connection* result) {
   const TimeSource time;
   result->set_label(target.label());
   result->set_endpoint(HostPort(target.host(), target.port()));
@@ -188,7 +191,7 @@ FileDescriptor Connect(const doctor::Try::Target& target,
   if (connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) {
     error = errno;
     if (error == EINPROGRESS) {
-      if (!Await(socket.get(), POLLOUT, time.Now() + kConnectMax)) {
+      if (!Await(socket.get(), POLLOUT, time.Now() + wait_max)) {
         result->set_state(doctor::Connection::NO_ANSWER);
         result->set_detail(absl::StrCat("no answer within ",
                                         absl::FormatDuration(kConnectMax),
@@ -362,9 +365,15 @@ void Doors::Loop() {
 
 doctor::Tried TryDoors(const doctor::Try& targets) {
   doctor::Tried tried;
+  std::set<std::string> silent;  // Hosts.
   for (const doctor::Try::Target& target : targets.target()) {
     doctor::Connection& result = *tried.add_connection();
-    const FileDescriptor socket = Connect(target, &result);
+    const FileDescriptor socket = Connect(
+        target,
+        silent.count(target.host()) > 0 ? kConnectAgainMax : kConnectMax,
+        &result);
+    if (result.state() == doctor::Connection::NO_ANSWER)
+      silent.insert(target.host());
     if (socket.get() < 0) continue;
     if (!Greet(socket.get(), &result)) continue;
     if (!Ping(socket.get(), &result)) {
