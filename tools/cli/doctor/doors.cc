@@ -36,7 +36,7 @@ constexpr absl::string_view kDoorGreeting = "slackline doctor 1\n";
 constexpr size_t kCountBytes = 8;
 constexpr int kPings = 3;
 // One packet may be lost: it is sent again after a second.
-constexpr absl::Duration kConnectMax = absl::Milliseconds(2500);
+constexpr absl::Duration kConnectMax = absl::Milliseconds(1500);
 // Where another door of the host has not answered.
 constexpr absl::Duration kConnectAgainMax = absl::Milliseconds(250);
 constexpr absl::Duration kGreetMax = absl::Milliseconds(1500);
