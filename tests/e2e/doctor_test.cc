@@ -253,8 +253,8 @@ TEST_F(DoctorTest, AFilterInOneDirection) {
       ElementsAre("error: n1: network: it does not reach n2 at 10.77.0.2:7802 "
                   "(server 1): no answer within 1.5s, so packets are dropped "
                   "on the way, though n2 reaches n1: a filter lets one "
-                  "direction through only (all hosts of a job reach each "
-                  "other); on n2: sudo ufw allow 7802/tcp (or the like for its "
+                  "direction through only (the job's processes connect so); on "
+                  "n2: sudo ufw allow 7802/tcp (or the like for its "
                   "firewall)"));
 }
 

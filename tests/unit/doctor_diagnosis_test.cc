@@ -179,7 +179,7 @@ TEST_P(DoctorFinds, OneLine) {
 }
 
 std::vector<Case> Cases() {
-  const std::string all = " (all hosts of a job reach each other); ";
+  const std::string all = " (the job's processes connect so); ";
   return {
       {"Agent", [](Cluster& c) { c.host(3).set_unreached("nobody answers"); },
        "error: n3: start: nobody answers"},

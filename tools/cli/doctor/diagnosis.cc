@@ -65,8 +65,9 @@ std::string BytesWords(int64_t bytes) {
 }
 
 std::string MillisecondWords(int64_t micros) {
-  return absl::StrFormat(micros < 10'000 ? "%.2f ms" : "%.0f ms",
-                         static_cast<double>(micros) / 1e3);
+  const double milliseconds = static_cast<double>(micros) / 1e3;
+  return micros < 10'000 ? absl::StrFormat("%.2f ms", milliseconds)
+                         : absl::StrFormat("%.0f ms", milliseconds);
 }
 
 bool IsNumericAddress(absl::string_view name) {
@@ -784,7 +785,7 @@ class Diagnosis {
           absl::StrCat(both ? "no other host reaches it, and it reaches none"
                             : "no other host reaches it",
                        ", as ", Ports(*into[host].front())),
-          "all hosts of a job reach each other",
+          "the job's processes connect so",
           both ? absl::StrCat("on ", host, ": ip address; ip route")
                : FilterFix(host, *into[host].front()));
     }
@@ -793,7 +794,7 @@ class Diagnosis {
       Add(doctor::ERROR, host, "network",
           absl::StrCat("it reaches no other host, as ",
                        Ports(*out_of[host].front())),
-          "all hosts of a job reach each other",
+          "the job's processes connect so",
           absl::StrCat("on ", host,
                        ": sudo nft list ruleset (or iptables -S OUTPUT) and ip "
                        "route show what its packets meet"));
@@ -855,7 +856,7 @@ class Diagnosis {
                                    ": a filter lets one direction "
                                    "through only")
                     : ""),
-            "all hosts of a job reach each other",
+            "the job's processes connect so",
             worst->state() == Connection::NO_ROUTE
                 ? absl::StrCat("on ", from, ": ip route get ", pair.to())
                 : FilterFix(pair.to(), pair));
@@ -894,8 +895,8 @@ class Diagnosis {
         absl::StrCat("to ", to, ": ", MillisecondWords(worst->round_trip_us()),
                      " round trip");
     // Else too little was sent to tell a rate by, or for too few round trips.
-    const bool measured = worst->bytes() >= 100'000 &&
-                          worst->round_trip_us() < kRoundTripSlowUs;
+    const bool measured =
+        worst->bytes() >= 100'000 && worst->round_trip_us() < kRoundTripSlowUs;
     if (measured) {
       absl::StrAppend(&text, ", ", BytesWords(static_cast<int64_t>(rate)),
                       "/s");

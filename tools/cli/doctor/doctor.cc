@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <system_error>
@@ -369,21 +370,37 @@ class Examination {
     return absl::OkStatus();
   }
 
-  // The doors of a host that are open, to be tried by others.
-  doctor::Try TargetsAt(const doctor::Host& host, bool transfer) const {
-    doctor::Try targets;
+  const doctor::HostNeed* NeedOf(const std::string& name) const {
     for (const doctor::HostNeed& need : job().host()) {
-      if (need.name() != host.name()) continue;
-      for (int i = 0; i < std::min(need.door_size(), host.opened().door_size());
-           ++i) {
-        const doctor::Opened::State& door = host.opened().door(i);
-        if (!door.error().empty()) continue;
-        doctor::Try::Target& target = *targets.add_target();
-        target.set_host(need.door(i).host());
-        target.set_port(door.port());
-        target.set_label(need.door(i).label());
-        target.set_transfer(transfer && targets.target_size() == 1);
-      }
+      if (need.name() == name) return &need;
+    }
+    return nullptr;
+  }
+
+  // The doors of `to` that are open, and at which processes of host `from` will
+  // connect; empty: this machine, which follows the job at its coordinator.
+  doctor::Try TargetsAt(const std::string& from, const doctor::Host& to,
+                        bool transfer) const {
+    const doctor::HostNeed* const source = NeedOf(from);
+    const doctor::HostNeed& need = *NeedOf(to.name());
+    const bool from_worker = source != nullptr && source->workers() > 0;
+    const bool to_servers =
+        source != nullptr &&
+        (from_worker || from == to.name() || job().servers_need_each_other());
+    doctor::Try targets;
+    for (int i = 0; i < std::min(need.door_size(), to.opened().door_size());
+         ++i) {
+      const doctor::Door& door = need.door(i);
+      const doctor::Opened::State& state = to.opened().door(i);
+      const bool needed = door.coordinator() ||
+                          (door.servers() && to_servers) ||
+                          (door.workers() && from_worker);
+      if (!state.error().empty() || !needed) continue;
+      doctor::Try::Target& target = *targets.add_target();
+      target.set_host(door.host());
+      target.set_port(state.port());
+      target.set_label(door.label());
+      target.set_transfer(transfer && targets.target_size() == 1);
     }
     return targets;
   }
@@ -394,9 +411,7 @@ class Examination {
     const absl::Time end = time.Now() + kRoundsMax;
     if (!IsHere() && !hosts_.empty()) {
       const doctor::Host& first = facts_.host(0);
-      doctor::Try targets = TargetsAt(first, /*transfer=*/true);
-      if (targets.target_size() > 1)
-        targets.mutable_target()->DeleteSubrange(1, targets.target_size() - 1);
+      const doctor::Try targets = TargetsAt("", first, /*transfer=*/true);
       doctor::Pair& pair = *facts_.add_pair();
       pair.set_to(first.name());
       *pair.mutable_connection() =
@@ -413,7 +428,7 @@ class Examination {
         pair.set_to(reached[(i + static_cast<size_t>(round)) % reached.size()]);
         agent::ToAgent message;
         *message.mutable_question()->mutable_try_() =
-            TargetsAt(*HostOf(pair.to()), /*transfer=*/round > 0);
+            TargetsAt(pair.from(), *HostOf(pair.to()), /*transfer=*/round > 0);
         pairs.push_back(std::move(pair));
         requests.push_back({.host = reached[i], .message = std::move(message)});
       }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/cluster.pb.h"
 #include "proto/doctor.pb.h"
 #include "tools/cli/doctor/doors.h"
 

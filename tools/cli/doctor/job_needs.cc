@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/sync/sync_config.h"
 #include "tools/cli/run/capacity.h"
 
 namespace slackline {
@@ -31,6 +35,12 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
   job.set_shared_memory_only(config.limits().transport() ==
                              config::Limits::SHM);
   const bool is_elsewhere = options.engine != "here";
+  // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
+  // for.
+  job.set_servers_need_each_other(config.replicas() > 0 ||
+                                  config.rebalance().mode() ==
+                                      config::Rebalance::AUTO);
+  const bool may_all_reduce = MayAllReduce(config.sync());
   const bool any_server = AnyServerTakesOver(config);
   job.set_shares_run_folder(is_elsewhere && any_server);
   if (config.has_checkpoint()) {
@@ -52,28 +62,28 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     need.set_open_files(kOwnFiles + kFilesPerPeer * peers);
     need.set_listen(true);
   }
-  const auto add_door = [](doctor::HostNeed* need, const std::string& label,
-                           const std::string& host, const std::string& listen,
-                           int port) {
-    if (need->door_size() >= kDoorsMax) return;
-    for (const doctor::Door& door : need->door()) {
+  const auto add_door = [](doctor::HostNeed* need, doctor::Door wanted) {
+    if (wanted.port() == 0) wanted.set_label("any port");
+    for (doctor::Door& door : *need->mutable_door()) {
       // Of doors at any port one stands for all.
-      if (door.port() == port && door.host() == host &&
-          door.listen() == listen) {
+      if (door.port() == wanted.port() && door.host() == wanted.host() &&
+          door.listen() == wanted.listen()) {
+        door.set_coordinator(door.coordinator() || wanted.coordinator());
+        door.set_servers(door.servers() || wanted.servers());
+        door.set_workers(door.workers() || wanted.workers());
         return;
       }
     }
-    doctor::Door& door = *need->add_door();
-    door.set_label(port == 0 ? "any port" : label);
-    door.set_host(host);
-    door.set_listen(listen);
-    door.set_port(port);
+    if (need->door_size() < kDoorsMax) *need->add_door() = std::move(wanted);
   };
-  if (!options.hosts.empty()) {
-    doctor::HostNeed& first = needs[options.hosts.front()];
-    add_door(&first, "coordinator", config.coordinator().host(),
-             config.coordinator().listen(), options.coordinator_port);
-  }
+  doctor::Door coordinator;
+  coordinator.set_label("coordinator");
+  coordinator.set_host(config.coordinator().host());
+  coordinator.set_listen(config.coordinator().listen());
+  coordinator.set_port(options.coordinator_port);
+  coordinator.set_coordinator(true);
+  if (!options.hosts.empty())
+    add_door(&needs[options.hosts.front()], coordinator);
   for (const ServerProcess& server : servers) {
     const auto found = needs.find(server.host);
     if (found == needs.end()) continue;
@@ -82,14 +92,16 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     need.set_threads(need.threads() + server.threads);
     need.set_writes_checkpoints(true);
     need.set_listen(need.listen() && !server.listen.empty());
-    if (any_server && options.coordinator_port != 0) {
-      add_door(&need, "coordinator", server.host, server.listen,
-               options.coordinator_port);
-    }
+    doctor::Door door = coordinator;
+    door.set_host(server.host);
+    door.set_listen(server.listen);
+    if (any_server && options.coordinator_port != 0) add_door(&need, door);
+    door.set_label(absl::StrCat("server ", server.index));
+    door.set_coordinator(false);
+    door.set_servers(true);
     for (int thread = 0; thread < server.threads; ++thread) {
-      add_door(&need, absl::StrCat("server ", server.index), server.host,
-               server.listen,
-               server.first_port == 0 ? 0 : server.first_port + thread);
+      door.set_port(server.first_port == 0 ? 0 : server.first_port + thread);
+      add_door(&need, door);
     }
   }
   for (const WorkerProcess& worker : workers) {
@@ -105,8 +117,14 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     // With all-reduce worker 0 writes checkpoints.
     if (worker.rank == 0) need.set_writes_checkpoints(true);
     need.set_listen(need.listen() && !worker.listen.empty());
-    add_door(&need, absl::StrCat("worker ", worker.rank), worker.host,
-             worker.listen, worker.port);
+    if (!may_all_reduce) continue;
+    doctor::Door door;
+    door.set_label(absl::StrCat("worker ", worker.rank));
+    door.set_host(worker.host);
+    door.set_listen(worker.listen);
+    door.set_port(worker.port);
+    door.set_workers(true);
+    add_door(&need, door);
   }
   for (const std::string& host : options.hosts) *job.add_host() = needs[host];
   return job;
