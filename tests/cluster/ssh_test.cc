@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "common/version.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "proto/agent.pb.h"
 #include "tests/cluster/ssh_daemon.h"
 #include "tests/support/job_test.h"
@@ -239,6 +240,44 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   EXPECT_THAT(
       ReadText(Path("run/logs/worker-3.log")),
       HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
+}
+
+TEST_F(SshTest, TheDoctorLooksAtEachHost) {
+  const std::string config = Write("job.textproto", Job());
+  const auto examine = [&](const std::string& name, const std::string& hosts,
+                           std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"doctor", config, "--on=ssh", absl::StrCat("--hosts=", hosts),
+                 absl::StrCat("--out=", Path("out"))});
+    return StartTool(name, more);
+  };
+  const std::unique_ptr<Process> well =
+      examine("well", "127.0.0.2:2,127.0.0.3:2", {"--json"});
+  EXPECT_EQ(well->WaitText(kJobMax), kEndedWell) << well->Output();
+  const nlohmann::json report = nlohmann::json::parse(well->Output());
+  EXPECT_EQ(report.at("errors"), 0);
+  int to_second = 0;
+  for (const nlohmann::json& finding : report.at("finding")) {
+    EXPECT_NE(finding.at("level"), "ERROR") << finding;
+    const std::string value = finding.at("value");
+    if (finding.at("host") == "127.0.0.2" &&
+        absl::StartsWith(value, "to 127.0.0.3 at ")) {
+      EXPECT_THAT(value, HasSubstr("B/s"));
+      ++to_second;
+    }
+  }
+  EXPECT_EQ(to_second, 1);
+  // The others are looked at all the same.
+  const std::unique_ptr<Process> unknown =
+      examine("unknown", "127.0.0.2:2,127.0.0.4:2", {"--verbose"});
+  EXPECT_EQ(unknown->WaitText(kJobMax), kFailed) << unknown->Output();
+  EXPECT_THAT(unknown->Output(),
+              AllOf(HasSubstr("error: 127.0.0.4: start: no agent was started "
+                              "by ssh: its key is not known here: "
+                              "`ssh-keyscan"),
+                    HasSubstr("ok: 127.0.0.2: version: slackline_worker ")));
+  daemon_.reset();
+  ExpectNoProcessLeft();
 }
 
 // docs/clusters.md, with the addresses of the test in place of its hosts.
