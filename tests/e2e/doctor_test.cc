@@ -4,6 +4,8 @@
 // network, names and mounts of its own, and tun_link is the network between
 // them. A program in place of ssh leads there. Skipped, aloud, where the
 // machine allows no namespaces or has no TUN devices.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/job_test.h"
+#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 namespace {
@@ -244,18 +248,56 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
                                        "/ n2:", Path("data"), "/, or ")))));
 }
 
+// A run says so, too, before anything starts.
 TEST_F(DoctorTest, AFilterInOneDirection) {
   REQUIRE_LINK("0", "--refuse-to-b");
   const std::string bin_dir = BinDir();
   SetUpHosts({}, {});
-  EXPECT_THAT(
-      Problems(Config(bin_dir), kFailed),
-      ElementsAre("error: n1: network: it does not reach n2 at 10.77.0.2:7802 "
-                  "(server 1): no answer within 1.5s, so packets are dropped "
-                  "on the way, though n2 reaches n1: a filter lets one "
-                  "direction through only (the job's processes connect so); on "
-                  "n2: sudo ufw allow 7802/tcp (or the like for its "
-                  "firewall)"));
+  const std::string config = Config(bin_dir);
+  const std::string line =
+      "error: n1: network: it does not reach n2 at 10.77.0.2:7802 (server 1): "
+      "no answer within 1.5s, so packets are dropped on the way, though n2 "
+      "reaches n1: a filter lets one direction through only (the job's "
+      "processes connect so); on n2: sudo ufw allow 7802/tcp (or the like for "
+      "its firewall)";
+  EXPECT_THAT(Problems(config, kFailed), ElementsAre(line));
+  Process run({Path("on"), "n1",
+               absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ", config,
+                            " --out ", Path("run"))},
+              Path("run.log"));
+  EXPECT_EQ(run.WaitText(kJobMax), kFailed);
+  EXPECT_EQ(run.Output(),
+            absl::StrCat("slackline run: the job would not start:\n", line,
+                         "\n`slackline doctor`, with the same flags, looks "
+                         "closer\n"));
+  EXPECT_FALSE(fs::exists(Path("there")));
+}
+
+TEST_F(DoctorTest, ARunHereNamesAPortThatIsTaken) {
+  absl::StatusOr<PortReservation> port = PortReservation::AnyFree("127.0.0.1");
+  ASSERT_TRUE(port.ok());
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<uint16_t>(port->port()));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::unique_ptr<Process> run =
+      StartRun("run", config,
+               {"--set", absl::StrCat("server[0].port=", port->port() - 1),
+                "--set", "server[0].threads=1"});
+  EXPECT_EQ(run->WaitText(kJobMax), kFailed);
+  EXPECT_THAT(run->Output(),
+              HasSubstr(absl::StrCat(
+                  "error: 127.0.0.1: ports: ", port->port(),
+                  " (server 1) is taken at 127.0.0.1 (it has to be free); on "
+                  "127.0.0.1: ss -ltnp 'sport = :",
+                  port->port(), "' says by whom\n")));
+  close(listener);
 }
 
 // n2 still reaches n1.

@@ -44,7 +44,8 @@ constexpr int64_t kStateCopies = 3;
 constexpr int64_t kShmRoomAmple = 64'000'000;
 // An arena with a bound on addresses, and what a process takes beside it.
 constexpr int64_t kArenaBytes = int64_t{512} << 20;
-constexpr int64_t kAddressBytesMin = int64_t{384} << 20;
+constexpr int64_t kServerAddressBytes = int64_t{256} << 20;
+constexpr int64_t kWorkerAddressBytes = int64_t{384} << 20;
 constexpr int64_t kThreadsPerMember = 8;
 
 // What comes from a host may have line ends and codes for terminals.
@@ -395,8 +396,9 @@ class Diagnosis {
     }
     // A bound of addresses shrinks the arenas, and takes tcp where they do not
     // fit; without room for the threads a process ends.
-    const int64_t least =
-        kAddressBytesMin + std::max(need.server_bytes(), need.worker_bytes());
+    const int64_t least = need.workers() > 0
+                              ? kWorkerAddressBytes + need.worker_bytes()
+                              : kServerAddressBytes + need.server_bytes();
     const int64_t ample = least + kArenaBytes * members;
     const std::string fix =
         absl::StrCat("on ", host.name(),

@@ -196,6 +196,27 @@ std::vector<absl::StatusOr<agent::Answer>> RemoteHosts::AskEach(
   return answers;
 }
 
+std::vector<absl::StatusOr<doctor::Reply>> RemoteHosts::AskDoctors(
+    std::vector<HostQuestion> questions, absl::Duration wait_max,
+    SignalWatch* signals) {
+  std::vector<Request> requests;
+  for (HostQuestion& question : questions) {
+    Request& request = requests.emplace_back();
+    request.host = std::move(question.host);
+    *request.message.mutable_question() = std::move(question.question);
+  }
+  std::vector<absl::StatusOr<doctor::Reply>> replies;
+  for (absl::StatusOr<agent::Answer>& answer :
+       AskEach(std::move(requests), wait_max, signals)) {
+    if (answer.ok()) {
+      replies.emplace_back(std::move(*answer->mutable_reply()));
+    } else {
+      replies.emplace_back(answer.status());
+    }
+  }
+  return replies;
+}
+
 void RemoteHosts::WriteFilesTo(const std::string& folder) {
   if (files_ != nullptr) return;
   files_ = std::make_unique<SentFiles>(folder);

@@ -15,6 +15,7 @@
 #include "proto/agent.pb.h"
 #include "tools/cli/agent/agent_link.h"
 #include "tools/cli/agent/sent_files.h"
+#include "tools/cli/doctor/examination.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/signals.h"
 
@@ -64,6 +65,10 @@ class RemoteHosts {
   // The same with the answer, or the error, of each.
   std::vector<absl::StatusOr<agent::Answer>> AskEach(
       std::vector<Request> requests, absl::Duration wait_max,
+      SignalWatch* signals);
+
+  std::vector<absl::StatusOr<doctor::Reply>> AskDoctors(
+      std::vector<HostQuestion> questions, absl::Duration wait_max,
       SignalWatch* signals);
 
   // From here on files of the hosts are written to the folder.

@@ -443,6 +443,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       place->TakePort(any_port ? 0 : config.coordinator().port()));
   config.mutable_coordinator()->set_port(port);
   SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
+  SL_RETURN_IF_ERROR(place->CheckHosts(port));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
