@@ -280,31 +280,37 @@ TEST_F(SshTest, TheDoctorLooksAtEachHost) {
   ExpectNoProcessLeft();
 }
 
-// docs/clusters.md, with the addresses of the test in place of its hosts.
-TEST_F(SshTest, CommandsOfThePageRun) {
+// Those of the pages, with the addresses of the test in place of their hosts.
+TEST_F(SshTest, CommandsOfThePagesRun) {
   int commands = 0;
-  for (const absl::string_view line : absl::StrSplit(
-           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
-           '\n')) {
-    if (!absl::StartsWith(line, "slackline run examples/")) continue;
-    const std::string command = absl::StrReplaceAll(
-        line,
-        {{"slackline run ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ",
-                                         SLACKLINE_SOURCE_DIR, "/")},
-         {"n1:", "127.0.0.2:"},
-         {"n2:", "127.0.0.3:"}});
-    Process run(
-        {"/bin/sh", "-c",
-         absl::StrCat("exec ", command, " --epochs 1 --out ", Path("page"),
-                      " --set 'launch.ssh={",
-                      absl::StripSuffix(
-                          absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
-                      "}'")},
-        Path("page.log"));
-    EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
-    ++commands;
+  for (const char* const page : {"clusters", "doctor"}) {
+    const std::string text =
+        ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page, ".md"));
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      line = absl::StripTrailingAsciiWhitespace(line.substr(0, line.find('#')));
+      if (!absl::StartsWith(line, "slackline ") ||
+          !absl::StrContains(line, " --on ssh --hosts n1:2,n2:2")) {
+        continue;
+      }
+      const std::string command = absl::StrReplaceAll(
+          line,
+          {{"slackline ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline ")},
+           {"examples/", absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples/")},
+           {"n1:", "127.0.0.2:"},
+           {"n2:", "127.0.0.3:"}});
+      Process run(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec ", command, " --set train.epochs=1 --out ",
+                        Path("page"), " --set 'launch.ssh={",
+                        absl::StripSuffix(
+                            absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
+                        "}'")},
+          Path("page.log"));
+      EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
+      ++commands;
+    }
   }
-  EXPECT_EQ(commands, 1);
+  EXPECT_EQ(commands, 3);
 }
 
 // Each ends at the start, with a sentence that says what to do.

@@ -16,11 +16,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
 #include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
@@ -246,6 +250,21 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
                 HasSubstr(" (this machine has "),
                 HasSubstr(absl::StrCat("; rsync -a --checksum ", Path("data"),
                                        "/ n2:", Path("data"), "/, or ")))));
+  // The page shows them, with paths of its own.
+  std::vector<std::string> shown;
+  for (const absl::string_view line : absl::StrSplit(output_, '\n')) {
+    if (!absl::StartsWith(line, "error: ")) continue;
+    shown.push_back(
+        absl::StrReplaceAll(line, {{Path("there"), "/scratch"},
+                                   {Path("shared"), "/shared"},
+                                   {Path("data"), "/data"},
+                                   {Path("bin"), "/opt/slackline/bin"},
+                                   {SLACKLINE_BIN_DIR, "/opt/slackline/bin"},
+                                   {VersionNumber(), "0.1.0"}}));
+  }
+  EXPECT_THAT(ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/doctor.md")),
+              HasSubstr(absl::StrJoin(shown, "\n")))
+      << absl::StrJoin(shown, "\n");
 }
 
 // A run says so, too, before anything starts.
