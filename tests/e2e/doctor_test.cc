@@ -319,25 +319,25 @@ TEST_F(DoctorTest, ARunHereNamesAPortThatIsTaken) {
   close(listener);
 }
 
-// n2 still reaches n1.
+// n1 still reaches n2, whose address it is told.
 TEST_F(DoctorTest, ANameThatIsNotKnownALongWayAndSmallPackets) {
   REQUIRE_LINK("50", "--mtu=576");
   const std::string bin_dir = BinDir();
-  SetUpHosts({.names = "127.0.0.1 localhost\n10.77.0.1 n1\n"}, {});
+  SetUpHosts({}, {.names = "127.0.0.1 localhost\n10.77.0.2 n2\n"});
   EXPECT_THAT(
       Problems(Config(bin_dir), kFailed),
       ElementsAre(
-          AllOf(StartsWith("error: n1: names: n2 is not known there: "),
-                HasSubstr(" (every host of the job has to know it); on n1: "
-                          "echo '10.77.0.2 n2' | sudo tee -a /etc/hosts")),
-          "warning: n1: mtu: tun0, by which n1 is reached, has packets of 576 "
+          AllOf(StartsWith("error: n2: names: n1 is not known there: "),
+                HasSubstr(" (the job connects by it); on n2: echo '10.77.0.1 "
+                          "n1' | sudo tee -a /etc/hosts")),
+          "warning: n1: mtu: tun0, by which n2 is reached, has packets of 576 "
           "bytes (1500 are usual); on n1: sudo ip link set dev tun0 mtu 1500, "
           "if all of the network takes that",
-          "warning: n2: mtu: tun0, by which n1 is reached, has packets of 576 "
+          "warning: n2: mtu: tun0, by which n2 is reached, has packets of 576 "
           "bytes (1500 are usual); on n2: sudo ip link set dev tun0 mtu 1500, "
           "if all of the network takes that",
-          AllOf(StartsWith("warning: n2: network: to n1 at 10.77.0.1:7700 "
-                           "(coordinator): 1"),
+          AllOf(StartsWith("warning: n1: network: to n2 at 10.77.0.2:7802 "
+                           "(server 1): 1"),
                 HasSubstr(" ms round trip (below 20 ms is usual; each step "
                           "waits that long); --mode ssp:3, or put the hosts "
                           "nearer"))));

@@ -37,6 +37,7 @@ class Cluster {
     job.set_data_there("/t");
     job.set_bin_here("/b");
     job.set_bin_there("/c");
+    job.add_by_name("n1");
     facts_.mutable_here()->set_machine_id("here");
     for (int i = 1; i <= 3; ++i) AddHost(i);
     for (int from = 1; from <= 3; ++from) {
@@ -201,14 +202,20 @@ std::vector<Case> Cases() {
        "error: n2: programs: /c/slackline_worker: it is not there (it has to "
        "start); rsync -a /b/ n2:/c/, or name the folder of the same version "
        "there by --set launch.bin_dir=DIR"},
+      {"NameOfTheCoordinatorUnknown",
+       [](Cluster& c) {
+         c.name(2, 1).set_address("");
+         c.name(2, 1).set_error("unknown");
+       },
+       "error: n2: names: n1 is not known there: unknown (the job connects by "
+       "it); on n2: echo '10.0.0.1 n1' | sudo tee -a /etc/hosts"},
       {"NameUnknown",
        [](Cluster& c) {
          c.name(1, 2).set_address("");
          c.name(1, 2).set_error("unknown");
        },
-       "error: n1: names: n2 is not known there: unknown (every host of the "
-       "job has to know it); on n1: echo '10.0.0.2 n2' | sudo tee -a "
-       "/etc/hosts"},
+       "warning: n1: names: n2 is not known there: unknown (the job does "
+       "without); on n1: echo '10.0.0.2 n2' | sudo tee -a /etc/hosts"},
       {"NameUnknownHere",
        [](Cluster& c) {
          auto& name = *c.facts().mutable_here()->add_name();
@@ -227,8 +234,14 @@ std::vector<Case> Cases() {
        "error: n2: names: n2 is 127.0.1.1 there, which only n2 itself reaches "
        "(others have to reach it); on n2: sudo sed -i "
        "'s/^127.0.1.1\\(.*n2\\)/10.0.0.2\\1/' /etc/hosts"},
+      {"NameOfAnotherIsLoopback",
+       [](Cluster& c) { c.name(3, 1).set_address("127.0.1.1"); },
+       "error: n3: names: n1 is 127.0.1.1 there, which only n3 itself reaches "
+       "(others have to reach it); on n3: sudo sed -i "
+       "'s/^127.0.1.1\\(.*n1\\)/10.0.0.1\\1/' /etc/hosts"},
       {"NumericLoopback",
        [](Cluster& c) {
+         c.facts().mutable_job()->add_by_name("127.0.0.1");
          c.name(1, 2).set_name("127.0.0.1");
          c.name(1, 2).set_address("127.0.0.1");
        },

@@ -73,6 +73,12 @@ TEST(JobNeeds, AnyPortOfTheCoordinatorIsOne) {
       ElementsAre("any port:0 C", "server 0:7800 S", "server 0:7801 S"));
 }
 
+TEST(JobNeeds, NamesThatOthersConnectBy) {
+  EXPECT_THAT(NeedsOf("").by_name(), ElementsAre("a"));
+  const doctor::Job job = NeedsOf("server { host: 'b' listen: '0.0.0.0' }");
+  EXPECT_THAT(job.by_name(), ElementsAre("a", "b"));
+}
+
 TEST(JobNeeds, EachHostHasItsMembers) {
   const doctor::Job job = NeedsOf("checkpoint { every_epochs: 1 keep: 2 }");
   EXPECT_EQ(job.host(0).servers(), 1);

@@ -247,10 +247,14 @@ class Diagnosis {
     const bool several = HasSeveralMachines();
     for (const doctor::Name& name : host.facts().name()) {
       const bool is_self = name.name() == host.name();
+      const auto& by_name = facts_.job().by_name();
+      const bool needed = is_self || std::find(by_name.begin(), by_name.end(),
+                                               name.name()) != by_name.end();
+      const Level level = needed ? doctor::ERROR : doctor::WARNING;
       if (!name.error().empty()) {
-        Add(doctor::ERROR, host.name(), "names",
+        Add(level, host.name(), "names",
             absl::StrCat(name.name(), " is not known there: ", name.error()),
-            "every host of the job has to know it",
+            needed ? "the job connects by it" : "the job does without",
             absl::StrCat("on ", host.name(), ": echo '", AddressOf(name.name()),
                          " ", name.name(), "' | sudo tee -a /etc/hosts"));
         continue;
@@ -259,10 +263,10 @@ class Diagnosis {
       // A name for this machine alone is fine where all is on it.
       if (loopback && several && !(is_self && need.listen())) {
         if (is_self) misnamed_.insert(host.name());
-        Add(doctor::ERROR, host.name(), "names",
+        Add(level, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(),
                          " there, which only ", host.name(), " itself reaches"),
-            "others have to reach it",
+            needed ? "others have to reach it" : "the job does without",
             IsNumericAddress(name.name())
                 ? "write the host's address in its network into the config"
                 : absl::StrCat("on ", host.name(), ": sudo sed -i 's/^",
@@ -839,7 +843,8 @@ class Diagnosis {
     const std::string from = pair.from().empty() ? "this machine" : pair.from();
     const Connection* const worst = Worst(pair);
     if (worst == nullptr) return;
-    if (IsCut(worst->state()) && misnamed_.count(pair.to()) > 0) return;
+    if (worst->state() != Connection::OPEN && misnamed_.count(pair.to()) > 0)
+      return;
     const std::string to = absl::StrCat(pair.to(), " at ", worst->endpoint(),
                                         " (", worst->label(), ")");
     switch (worst->state()) {

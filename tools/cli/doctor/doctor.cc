@@ -261,7 +261,8 @@ class JobExaminer {
   doctor::Look LookOf(const doctor::HostNeed& need) const {
     doctor::Look look;
     look.set_own_name(need.name());
-    std::set<std::string> names = {hosts_.begin(), hosts_.end()};
+    const std::vector<std::string> members = HostsOfMembers(config_);
+    std::set<std::string> names = {members.begin(), members.end()};
     names.insert(config_.coordinator().host());
     look.mutable_name()->Assign(names.begin(), names.end());
     look.set_mark(mark_ + "-there");

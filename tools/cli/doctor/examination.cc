@@ -1,6 +1,7 @@
 #include "tools/cli/doctor/examination.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -128,9 +129,13 @@ doctor::Try Examination::TargetsAt(const std::string& from,
     const doctor::Opened::State& state = to.opened().door(i);
     const bool needed = door.coordinator() || (door.servers() && to_servers) ||
                         (door.workers() && from_worker);
-    if (!state.error().empty() || !needed) continue;
+    // Of a host behind a NAT its own processes need not come through that.
+    const bool by_name = door.coordinator() || !door.listen().empty();
+    const bool own =
+        from == to.name() && !door.listen().empty() && !door.coordinator();
+    if (!state.error().empty() || !needed || own) continue;
     doctor::Try::Target& target = *targets.add_target();
-    target.set_host(door.host());
+    target.set_host(by_name ? door.host() : state.address());
     target.set_port(state.port());
     target.set_label(door.label());
     target.set_transfer(transfer && targets.target_size() == 1);
@@ -226,8 +231,7 @@ absl::Status Examination::TryPairs(bool from_here) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHosts(doctor::Job job, const std::vector<std::string>& names,
-                        bool from_here, AskHosts ask) {
+absl::Status CheckHosts(doctor::Job job, bool from_here, AskHosts ask) {
   // Its devices are its processes' own business, and its memory was looked at.
   for (doctor::HostNeed& need : *job.mutable_host()) {
     need.set_gpus(0);
@@ -238,7 +242,11 @@ absl::Status CheckHosts(doctor::Job job, const std::vector<std::string>& names,
   job.set_shares_run_folder(false);
   Examination examination(std::move(job), std::move(ask));
   SL_RETURN_IF_ERROR(
-      examination.AskAll(kAnswerMax, [&](const doctor::HostNeed&) {
+      examination.AskAll(kAnswerMax, [&](const doctor::HostNeed& need) {
+        // Others might take the resolver's time, and are not needed.
+        const auto& by_name = examination.job().by_name();
+        std::set<std::string> names(by_name.begin(), by_name.end());
+        names.insert(need.name());
         doctor::Question question;
         question.mutable_look()->mutable_name()->Assign(names.begin(),
                                                         names.end());

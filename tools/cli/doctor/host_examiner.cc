@@ -226,24 +226,21 @@ int MtuOf(const std::string& interface) {
 }
 
 doctor::Limits LookAtLimits() {
-  const auto hard = [](int which) -> int64_t {
-    rlimit limit = {};
-    if (getrlimit(which, &limit) != 0 || limit.rlim_max == RLIM_INFINITY)
-      return -1;
-    return static_cast<int64_t>(
-        std::min<rlim_t>(limit.rlim_max, rlim_t{1} << 60));
+  const auto bounded = [](rlim_t limit) -> int64_t {
+    if (limit == RLIM_INFINITY) return -1;
+    return static_cast<int64_t>(std::min<rlim_t>(limit, rlim_t{1} << 60));
   };
-  rlimit addresses = {};
+  const auto limit_of = [](int which) {
+    rlimit limit = {};
+    if (getrlimit(which, &limit) != 0)
+      limit.rlim_cur = limit.rlim_max = RLIM_INFINITY;
+    return limit;
+  };
   doctor::Limits limits;
-  limits.set_open_files(hard(RLIMIT_NOFILE));
-  limits.set_processes(hard(RLIMIT_NPROC));
-  // The soft one binds: nobody raises it.
-  limits.set_address_bytes(-1);
-  if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
-      addresses.rlim_cur != RLIM_INFINITY) {
-    limits.set_address_bytes(static_cast<int64_t>(
-        std::min<rlim_t>(addresses.rlim_cur, rlim_t{1} << 60)));
-  }
+  limits.set_open_files(bounded(limit_of(RLIMIT_NOFILE).rlim_max));
+  // Nobody raises these.
+  limits.set_processes(bounded(limit_of(RLIMIT_NPROC).rlim_cur));
+  limits.set_address_bytes(bounded(limit_of(RLIMIT_AS).rlim_cur));
   limits.set_root(geteuid() == 0);
   return limits;
 }

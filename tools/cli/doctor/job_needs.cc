@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,7 +62,11 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     need.set_open_files(kOwnFiles + kFilesPerPeer * peers);
     need.set_listen(true);
   }
-  const auto add_door = [](doctor::HostNeed* need, doctor::Door wanted) {
+  std::set<std::string> by_name = {config.coordinator().host()};
+  const auto add_door = [&by_name](doctor::HostNeed* need,
+                                   doctor::Door wanted) {
+    if (!wanted.listen().empty() || wanted.coordinator())
+      by_name.insert(wanted.host());
     if (wanted.port() == 0) wanted.set_label("any port");
     for (doctor::Door& door : *need->mutable_door()) {
       // Of doors at any port one stands for all.
@@ -94,7 +99,11 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     doctor::Door door = coordinator;
     door.set_host(server.host);
     door.set_listen(server.listen);
-    if (any_server && options.coordinator_port != 0) add_door(&need, door);
+    // Two names of one machine have one such port.
+    if (any_server && options.coordinator_port != 0 &&
+        MachineOf(server.host) != MachineOf(config.coordinator().host())) {
+      add_door(&need, door);
+    }
     door.set_label(absl::StrCat("server ", server.index));
     door.set_coordinator(false);
     door.set_servers(true);
@@ -126,6 +135,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     add_door(&need, door);
   }
   for (const std::string& host : options.hosts) *job.add_host() = needs[host];
+  job.mutable_by_name()->Assign(by_name.begin(), by_name.end());
   return job;
 }
 

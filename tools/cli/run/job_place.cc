@@ -52,13 +52,6 @@ doctor::Job NeedsOf(const config::ClusterConfig& config,
   return job;
 }
 
-std::vector<std::string> NamesOf(const config::ClusterConfig& config) {
-  std::vector<std::string> names = HostsOfMembers(config);
-  if (!absl::c_linear_search(names, config.coordinator().host()))
-    names.push_back(config.coordinator().host());
-  return names;
-}
-
 class ThisMachine : public JobPlace {
  public:
   ThisMachine(const RunOptions& options, const config::ClusterConfig& config,
@@ -105,7 +98,7 @@ class ThisMachine : public JobPlace {
     std::map<std::string, HostExaminer> examiners;
     return slackline::CheckHosts(
         NeedsOf(config_, HostsOfMembers(config_), coordinator_port, "here"),
-        NamesOf(config_), /*from_here=*/false,
+        /*from_here=*/false,
         [&](std::vector<HostQuestion> questions, absl::Duration /*wait_max*/) {
           std::vector<absl::StatusOr<doctor::Reply>> replies;
           for (const HostQuestion& question : questions) {
@@ -213,7 +206,7 @@ class OtherMachines : public JobPlace {
   absl::Status CheckHosts(int coordinator_port) override {
     return slackline::CheckHosts(
         NeedsOf(config_, hosts_->hosts(), coordinator_port, shell_.name),
-        NamesOf(config_), /*from_here=*/true,
+        /*from_here=*/true,
         [this](std::vector<HostQuestion> questions, absl::Duration wait_max) {
           return hosts_->AskDoctors(std::move(questions), wait_max, signals_);
         });
