@@ -43,6 +43,8 @@ constexpr absl::Duration kGreetMax = absl::Milliseconds(1500);
 constexpr absl::Duration kSendFor = absl::Milliseconds(100);
 // From the first byte of the transfer on.
 constexpr absl::Duration kTransferMax = absl::Seconds(1);
+// In any case, so that a rate is told by more than a few packets.
+constexpr size_t kTransferBytesMin = 256 << 10;
 constexpr size_t kTransferBytesMax = 8 << 20;
 // What is on its way stays small, so that a slow link shows its own rate.
 constexpr int kSendBufferBytes = 256 << 10;
