@@ -151,9 +151,10 @@ data { batch_size: 2 )",
     std::vector<std::string> problems;
     for (const absl::string_view line :
          absl::StrSplit(output_, '\n', absl::SkipEmpty())) {
-      // Builds differ while one works on them.
+      // Builds differ while one works on them, and a busy machine is slow.
       if (absl::StartsWith(line, "job ") || absl::StartsWith(line, "ok: ") ||
-          absl::StrContains(line, "is of another build")) {
+          absl::StrContains(line, "is of another build") ||
+          (!is_slow_ && absl::StrContains(line, "is usual"))) {
         continue;
       }
       problems.emplace_back(line);
@@ -162,6 +163,7 @@ data { batch_size: 2 )",
   }
 
   std::unique_ptr<Process> link_;
+  bool is_slow_ = false;  // The link: that is to be found.
   std::vector<std::string> networks_;
   std::string output_;
 };
@@ -322,6 +324,7 @@ TEST_F(DoctorTest, ARunHereNamesAPortThatIsTaken) {
 // n1 still reaches n2, whose address it is told.
 TEST_F(DoctorTest, ANameThatIsNotKnownALongWayAndSmallPackets) {
   REQUIRE_LINK("50", "--mtu=576");
+  is_slow_ = true;
   const std::string bin_dir = BinDir();
   SetUpHosts({}, {.names = "127.0.0.1 localhost\n10.77.0.2 n2\n"});
   EXPECT_THAT(

@@ -278,13 +278,16 @@ void Transfer(int socket, doctor::Connection* result) {
   std::string counts;
   while (true) {
     const absl::Time now = time.Now();
-    const bool sends = now - begin < kSendFor && sent < kTransferBytesMax;
+    const bool is_early = now - begin < kSendFor;
+    const bool sends =
+        sent < (is_early ? kTransferBytesMax : kTransferBytesMin);
     if (now - begin > kTransferMax) break;
     if (!sends && arrived >= sent + kPings) break;
     pollfd file = {.fd = socket,
                    .events = static_cast<short>(POLLIN | (sends ? POLLOUT : 0)),
                    .revents = 0};
-    const absl::Time until = begin + (sends ? kSendFor : kTransferMax);
+    const absl::Time until =
+        begin + (sends && is_early ? kSendFor : kTransferMax);
     poll(&file, 1,
          static_cast<int>(
              std::max<int64_t>(absl::ToInt64Milliseconds(until - now) + 1, 0)));

@@ -231,21 +231,16 @@ absl::Status Examination::TryPairs(bool from_here) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHosts(doctor::Job job, bool from_here, AskHosts ask) {
-  // Its devices are its processes' own business, and its memory was looked at.
-  for (doctor::HostNeed& need : *job.mutable_host()) {
-    need.set_gpus(0);
-    need.set_data(false);
-    need.set_own_programs(false);
-  }
-  job.set_shares_checkpoints(false);
-  job.set_shares_run_folder(false);
-  Examination examination(std::move(job), std::move(ask));
+namespace {
+
+// OK: the report is in `*report`.
+absl::Status LookQuickly(const doctor::Job& job, bool from_here,
+                         const AskHosts& ask, doctor::Report* report) {
+  Examination examination(job, ask);
   SL_RETURN_IF_ERROR(
       examination.AskAll(kAnswerMax, [&](const doctor::HostNeed& need) {
         // Others might take the resolver's time, and are not needed.
-        const auto& by_name = examination.job().by_name();
-        std::set<std::string> names(by_name.begin(), by_name.end());
+        std::set<std::string> names(job.by_name().begin(), job.by_name().end());
         names.insert(need.name());
         doctor::Question question;
         question.mutable_look()->mutable_name()->Assign(names.begin(),
@@ -253,14 +248,33 @@ absl::Status CheckHosts(doctor::Job job, bool from_here, AskHosts ask) {
         return question;
       }));
   for (doctor::Host& host : *examination.facts().mutable_host()) {
+    // These were looked at before.
     host.mutable_facts()->set_memory_bytes(0);
-    host.mutable_facts()->set_version(examination.job().version());
+    host.mutable_facts()->set_version(job.version());
   }
   SL_RETURN_IF_ERROR(examination.OpenDoors());
   SL_RETURN_IF_ERROR(examination.TryPairs(from_here));
   SL_RETURN_IF_ERROR(examination.CloseDoors());
+  *report = Diagnose(examination.facts());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckHosts(doctor::Job job, bool from_here, const AskHosts& ask) {
+  for (doctor::HostNeed& need : *job.mutable_host()) {
+    need.set_gpus(0);
+    need.set_data(false);
+    need.set_own_programs(false);
+  }
+  job.set_shares_checkpoints(false);
+  job.set_shares_run_folder(false);
+  doctor::Report report;
+  SL_RETURN_IF_ERROR(LookQuickly(job, from_here, ask, &report));
+  // A machine that stood still for a moment is not refused.
+  if (report.errors() > 0)
+    SL_RETURN_IF_ERROR(LookQuickly(job, from_here, ask, &report));
   std::vector<std::string> lines;
-  const doctor::Report report = Diagnose(examination.facts());
   for (const doctor::Finding& finding : report.finding()) {
     if (finding.level() == doctor::ERROR) lines.push_back(FindingLine(finding));
   }
