@@ -4,7 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/config/cluster_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cli/doctor/diagnosis.h"
@@ -382,9 +384,16 @@ std::vector<Case> Cases() {
        },
        "error: n2: python: python3 is not there (workers start with it); "
        "install it on n2, or name another in worker { command }"},
+      {"PythonPackage",
+       [](Cluster& c) {
+         c.at(2).mutable_python()->set_slackline_error("no module");
+       },
+       "warning: n2: python: import slackline: no module (scripts that join "
+       "need it); --set launch.environment=PYTHONPATH=DIR, or install the "
+       "wheel there"},
       {"Gpu", [](Cluster& c) { c.need(2).set_gpus(2); },
        "error: n2: gpu: 0 devices, no driver (2 are needed); on n2: nvidia-smi "
-       "-L; or --set model.device=CPU"},
+       "-L; or --set worker[N].device=CPU"},
       {"NobodyReachesAHost",
        [](Cluster& c) {
          c.Cut(1, 2);
@@ -473,7 +482,7 @@ std::vector<Case> Cases() {
        },
        "warning: n2: network: to n3 at 10.0.0.3:7700 (any port): 0.20 ms round "
        "trip, 1 MB/s (more than 12 MB/s is usual); --set "
-       "'sync.compression={int8{} parameters:BFLOAT16}'"},
+       "'sync.compression[0]={int8{} parameters:BFLOAT16}'"},
       {"NotTried",
        [](Cluster& c) {
          c.pair("n2", "n3").clear_connection();
@@ -485,6 +494,29 @@ std::vector<Case> Cases() {
 
 INSTANTIATE_TEST_SUITE_P(Cases, DoctorFinds, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
+
+TEST(DoctorDiagnosis, WhatItTellsToSetIsInTheConfig) {
+  int count = 0;
+  for (const Case& with : Cases()) {
+    const std::vector<std::string> pieces = absl::StrSplit(with.line, "--set ");
+    for (size_t i = 1; i < pieces.size(); ++i) {
+      std::string set = pieces[i];
+      const bool quoted = set[0] == '\'';
+      if (quoted) set.erase(0, 1);
+      set = set.substr(0, set.find_first_of(quoted ? "'" : " ,)"));
+      config::ClusterConfig config;
+      config.add_server();
+      config.add_worker();
+      const absl::Status fits =
+          SetField(absl::StrReplaceAll(
+                       set, {{"[N]", "[0]"}, {"DIR", "/d"}, {"PORT", "7701"}}),
+                   &config);
+      EXPECT_TRUE(fits.ok()) << set << ": " << fits;
+      ++count;
+    }
+  }
+  EXPECT_GE(count, 10);
+}
 
 TEST(DoctorDiagnosis, WhatIsFineOnOneMachineIsNotSaidOfIt) {
   Cluster cluster;

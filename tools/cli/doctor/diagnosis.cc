@@ -649,9 +649,10 @@ class Diagnosis {
           Add(doctor::WARNING, host.name(), "python",
               absl::StrCat("import slackline: ", python.slackline_error()),
               "scripts that join need it",
-              "--set 'launch.environment[0]=\"PYTHONPATH=DIR\"', or install "
-              "the "
-              "wheel there");
+              facts_.job().engine() == kHere
+                  ? "export PYTHONPATH=DIR, or install the wheel"
+                  : "--set launch.environment=PYTHONPATH=DIR, or install the "
+                    "wheel there");
         }
       }
     }
@@ -663,7 +664,7 @@ class Diagnosis {
                            : absl::StrCat(", driver ", there.gpu_driver())),
           absl::StrCat(need.gpus(), " are needed"),
           absl::StrCat("on ", host.name(),
-                       ": nvidia-smi -L; or --set model.device=CPU"));
+                       ": nvidia-smi -L; or --set worker[N].device=CPU"));
     } else if (there.gpus() > 0) {
       Add(doctor::OK, host.name(), "gpu",
           absl::StrCat(there.gpus(), " devices, driver ", there.gpu_driver()));
@@ -918,7 +919,7 @@ class Diagnosis {
           absl::StrCat("more than ",
                        BytesWords(static_cast<int64_t>(kBytesPerSecondSlow)),
                        "/s is usual"),
-          "--set 'sync.compression={int8{} parameters:BFLOAT16}'");
+          "--set 'sync.compression[0]={int8{} parameters:BFLOAT16}'");
     } else {
       Add(doctor::OK, from, "network", text);
     }

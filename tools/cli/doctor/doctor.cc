@@ -270,6 +270,7 @@ class JobExaminer {
     AddFolders(paths_.run_folder, look.mutable_folder());
     if (need.data()) look.set_data_folder(paths_.data_dir);
     for (const std::string& variable : config_.launch().environment()) {
+      if (IsHere()) break;  // It is of other machines.
       const size_t equals = variable.find('=');
       if (equals == std::string::npos) continue;
       (*look.mutable_environment())[variable.substr(0, equals)] =
