@@ -323,6 +323,17 @@ std::vector<Case> Cases() {
        "error: n2: run folder: /r/run (to be made in /r): No space left on "
        "device (it has to be written to); on n2: df -h /r, and make room, or "
        "another by --out, or --set launch.runs_dir=DIR"},
+      {"OneFolderForAll",
+       [](Cluster& c) {
+         for (auto& folder : *c.at(2).mutable_folder()) {
+           folder.set_existing("/r");
+           folder.set_error("Permission denied");
+         }
+       },
+       "error: n2: run folder: /r/run (to be made in /r): Permission denied "
+       "(it "
+       "has to be written to); on n2: sudo chown $(id -un) /r, or another by "
+       "--out, or --set launch.runs_dir=DIR"},
       {"DiskIsSmall",
        [](Cluster& c) {
          c.at(2).mutable_folder(0)->set_free_bytes(50'000'000);

@@ -152,6 +152,10 @@ class Diagnosis {
       Data(need, host);
       Packages(need, host);
     }
+    for (const Finding& found : facts_.found()) {
+      Add(found.level(), found.host(), found.check(), found.value(),
+          found.bound(), found.fix());
+    }
     NamesHere();
     Shared();
     Network();
@@ -488,10 +492,14 @@ class Diagnosis {
 
   void Folders(const doctor::HostNeed& need, const doctor::Host& host) {
     const int64_t state = kStateCopies * facts_.job().model_bytes();
+    std::set<std::string> bad;
     for (const doctor::FolderFacts& folder : host.facts().folder()) {
       const bool checkpoints =
           folder.folder().use() == doctor::Folder::CHECKPOINTS;
       if (checkpoints && !need.writes_checkpoints()) continue;
+      // One place that is full, or cannot be written to, is said once.
+      if (!folder.error().empty() && !bad.insert(folder.existing()).second)
+        continue;
       const std::string& path = folder.folder().path();
       const char* const check = checkpoints ? "checkpoint folder"
                                 : folder.folder().use() == doctor::Folder::RUN
@@ -600,7 +608,11 @@ class Diagnosis {
       bytes += std::min(file.bytes(), int64_t{1} << 50);
       if (model == nullptr || i >= model->data_file_size()) continue;
       const doctor::DataFile& same = model->data_file(i);
-      if (file.bytes() == same.bytes() && file.hash() == same.hash()) continue;
+      const bool is_read = file.hash() != 0 && same.hash() != 0;
+      if (file.bytes() == same.bytes() &&
+          (!is_read || file.hash() == same.hash())) {
+        continue;
+      }
       if (file.name() != same.name()) {  // Packed by gzip, or not.
         Add(doctor::NOTE, host.name(), "data",
             absl::StrCat(file.name(), " is not compared"),

@@ -107,16 +107,8 @@ class JobExaminer {
           }));
     }
     SL_RETURN_IF_ERROR(examination.MeasurePairs(/*from_here=*/!IsHere()));
-    doctor::Report report = Diagnose(examination.facts());
-    for (doctor::Finding& finding : before_) {
-      if (finding.level() == doctor::ERROR)
-        report.set_errors(report.errors() + 1);
-      *report.add_finding() = std::move(finding);
-    }
-    std::stable_sort(
-        report.mutable_finding()->begin(), report.mutable_finding()->end(),
-        [](const auto& a, const auto& b) { return a.level() > b.level(); });
-    return report;
+    examination.facts().mutable_found()->Assign(found_.begin(), found_.end());
+    return Diagnose(examination.facts());
   }
 
  private:
@@ -128,7 +120,7 @@ class JobExaminer {
   void Say(doctor::Level level, const std::string& host,
            const std::string& check, const std::string& value,
            const std::string& bound, const std::string& fix) {
-    doctor::Finding& finding = before_.emplace_back();
+    doctor::Finding& finding = found_.emplace_back();
     finding.set_level(level);
     finding.set_host(host);
     finding.set_check(check);
@@ -318,8 +310,8 @@ class JobExaminer {
   std::string data_here_;
   RemotePaths paths_;
   std::vector<std::string> hosts_;
-  std::vector<doctor::Finding> before_;  // What needs no facts.
-  HostExaminer examiner_;                // Of this machine.
+  std::vector<doctor::Finding> found_;  // What needs no facts.
+  HostExaminer examiner_;               // Of this machine.
   std::unique_ptr<RemoteHosts> remote_;
 };
 

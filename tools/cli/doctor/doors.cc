@@ -39,6 +39,8 @@ constexpr int kPings = 3;
 constexpr absl::Duration kConnectMax = absl::Milliseconds(1500);
 // Where another door of the host has not answered.
 constexpr absl::Duration kConnectAgainMax = absl::Milliseconds(250);
+// Of all targets: an agent that says nothing for a minute is given up.
+constexpr absl::Duration kTryMax = absl::Seconds(30);
 constexpr absl::Duration kGreetMax = absl::Milliseconds(1500);
 constexpr absl::Duration kSendFor = absl::Milliseconds(100);
 // From the first byte of the transfer on.
@@ -369,10 +371,13 @@ void Doors::Loop() {
 }
 
 doctor::Tried TryDoors(const doctor::Try& targets) {
+  const TimeSource time;
+  const absl::Time end = time.Now() + kTryMax;
   doctor::Tried tried;
   std::set<std::string> silent;  // Hosts.
   for (const doctor::Try::Target& target : targets.target()) {
     doctor::Connection& result = *tried.add_connection();
+    if (time.Now() > end) continue;
     const FileDescriptor socket = Connect(
         target,
         silent.count(target.host()) > 0 ? kConnectAgainMax : kConnectMax,

@@ -38,7 +38,8 @@ class Doors {
 };
 
 // One target after the other; each takes a few milliseconds where all is well,
-// and at most about four seconds.
+// and at most about four seconds. After half a minute those that are left have
+// STATE_UNSPECIFIED.
 doctor::Tried TryDoors(const doctor::Try& targets);
 
 }  // namespace slackline

@@ -52,7 +52,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// An agent that says nothing for a minute is given up, so all of a look takes
+// less: of what programs are asked, each and together, and of the data.
 constexpr absl::Duration kProgramMax = absl::Seconds(20);
+constexpr absl::Duration kProgramsMax = absl::Seconds(35);
+constexpr absl::Duration kDataMax = absl::Seconds(15);
 // What is written to see whether there is room.
 constexpr size_t kMarkBytes = 64 << 10;
 constexpr int64_t kBlockBytes = 1 << 20;
@@ -89,7 +93,7 @@ struct ProgramOutput {
 
 absl::StatusOr<ProgramOutput> OutputOf(
     std::vector<std::string> command,
-    const std::map<std::string, std::string>& environment) {
+    const std::map<std::string, std::string>& environment, absl::Time end) {
   SL_ASSIGN_OR_RETURN(command[0], FindProgram(command[0]));
   const FileDescriptor output(memfd_create("output", MFD_CLOEXEC));
   const FileDescriptor errors(memfd_create("errors", MFD_CLOEXEC));
@@ -100,7 +104,8 @@ absl::StatusOr<ProgramOutput> OutputOf(
                                            .standard_output = output.get(),
                                            .standard_error = errors.get()}));
   const TimeSource time;
-  const absl::Time end = time.Now() + kProgramMax;
+  const absl::Time begin = time.Now();
+  end = std::min(end, begin + kProgramMax);
   std::optional<ExitStatus> exit = child.Poll();
   while (!exit.has_value() && time.Now() < end) {
     poll(nullptr, 0, 2);
@@ -108,7 +113,7 @@ absl::StatusOr<ProgramOutput> OutputOf(
   }
   if (!exit.has_value()) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "it has not ended within ", absl::FormatDuration(kProgramMax)));
+        "it has not ended within ", absl::FormatDuration(end - begin)));
   }
   const auto text = [](const FileDescriptor& file) {
     return ReadTail(absl::StrCat("/proc/self/fd/", file.get()), 4 << 10);
@@ -124,11 +129,11 @@ std::string LastLineOf(const std::string& text) {
 
 doctor::Program LookAtProgram(
     const std::string& path,
-    const std::map<std::string, std::string>& environment) {
+    const std::map<std::string, std::string>& environment, absl::Time end) {
   doctor::Program program;
   program.set_path(path);
   const absl::StatusOr<ProgramOutput> said =
-      OutputOf({path, "--version"}, environment);
+      OutputOf({path, "--version"}, environment, end);
   if (!said.ok()) {
     program.set_error(std::string(said.status().message()));
   } else if (!said->status.ok()) {
@@ -144,10 +149,10 @@ doctor::Program LookAtProgram(
 
 doctor::Python LookAtPython(
     const std::string& interpreter,
-    const std::map<std::string, std::string>& environment) {
+    const std::map<std::string, std::string>& environment, absl::Time end) {
   doctor::Python python;
   const absl::StatusOr<ProgramOutput> said =
-      OutputOf({interpreter, "-c", kPythonScript}, environment);
+      OutputOf({interpreter, "-c", kPythonScript}, environment, end);
   if (!said.ok() || !said->status.ok()) {
     python.set_error(!said.ok() ? std::string(said.status().message())
                                 : absl::StrCat(interpreter, " ",
@@ -307,7 +312,10 @@ std::string GpuDriver() {
   return "";
 }
 
-absl::StatusOr<uint64_t> HashOfFile(const std::string& path, int64_t bytes) {
+// 0: `end` has come.
+absl::StatusOr<uint64_t> HashOfFile(const std::string& path, int64_t bytes,
+                                    absl::Time end) {
+  const TimeSource time;
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return absl::UnavailableError(std::strerror(errno));
   const int64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
@@ -315,6 +323,7 @@ absl::StatusOr<uint64_t> HashOfFile(const std::string& path, int64_t bytes) {
   std::vector<uint64_t> hashes;
   std::string block(kBlockBytes, '\0');
   for (int64_t i = 0; i < read; ++i) {
+    if (time.Now() > end) return uint64_t{0};
     const int64_t at =
         (read == blocks ? i : i * (blocks - 1) / (read - 1)) * kBlockBytes;
     const ssize_t received = pread(file.get(), block.data(), block.size(), at);
@@ -353,6 +362,7 @@ std::vector<doctor::Name> LookUpNames(const std::vector<std::string>& names) {
 
 std::vector<doctor::DataFile> LookAtData(const config::Data& data,
                                          const std::string& folder) {
+  const absl::Time end = TimeSource().Now() + kDataMax;
   std::vector<doctor::DataFile> files;
   for (const DataFile& wanted : DataFilesOf(data)) {
     doctor::DataFile& file = files.emplace_back();
@@ -366,7 +376,7 @@ std::vector<doctor::DataFile> LookAtData(const config::Data& data,
     file.set_bytes(static_cast<int64_t>(fs::file_size(*path, error)));
     const absl::StatusOr<uint64_t> hash =
         error ? absl::UnavailableError(error.message())
-              : HashOfFile(*path, file.bytes());
+              : HashOfFile(*path, file.bytes(), end);
     if (hash.ok()) {
       file.set_hash(*hash);
     } else {
@@ -463,8 +473,9 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
     *facts.add_folder() = LookAtFolder(folder, look);
   const std::map<std::string, std::string> environment(
       look.environment().begin(), look.environment().end());
+  const absl::Time end = TimeSource().Now() + kProgramsMax;
   for (const std::string& path : look.program())
-    *facts.add_program() = LookAtProgram(path, environment);
+    *facts.add_program() = LookAtProgram(path, environment, end);
   for (const std::string& name : look.user_program()) {
     doctor::Program& program = *facts.add_program();
     const absl::StatusOr<std::string> found = FindProgram(name);
@@ -472,7 +483,7 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
     if (!found.ok()) program.set_error(std::string(found.status().message()));
   }
   if (!look.python().empty())
-    *facts.mutable_python() = LookAtPython(look.python(), environment);
+    *facts.mutable_python() = LookAtPython(look.python(), environment, end);
   facts.set_gpus(CountGpus());
   facts.set_gpu_driver(GpuDriver());
   if (look.config().empty()) return facts;
