@@ -252,6 +252,17 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
                 HasSubstr(" (this machine has "),
                 HasSubstr(absl::StrCat("; rsync -a --checksum ", Path("data"),
                                        "/ n2:", Path("data"), "/, or ")))));
+  // What mends the name does so.
+  const std::string mends = "sudo sed -i ";
+  const size_t at = output_.find(mends) + mends.size();
+  const std::string edit =
+      output_.substr(at, output_.find(" /etc/hosts", at) - at);
+  Process mended(
+      {"/bin/sh", "-c", absl::StrCat("sed -i ", edit, " ", Path("n2.names"))},
+      Path("mended.log"));
+  EXPECT_EQ(mended.WaitText(kJobMax), kEndedWell) << mended.Output();
+  EXPECT_EQ(ReadText(Path("n2.names")),
+            "127.0.0.1 localhost\n10.77.0.2 n2\n10.77.0.1 n1\n");
   // The page shows them, with paths of its own.
   std::vector<std::string> shown;
   for (const absl::string_view line : absl::StrSplit(output_, '\n')) {

@@ -461,6 +461,14 @@ void AddAgents(Corpus* corpus) {
   corpus->Add(
       "agent", "asked",
       absl::StrCat(AgentFrame(begin), AgentFrame(start), AgentFrame(port)));
+  agent::ToAgent question;
+  doctor::Question& asked = *question.mutable_question();
+  asked.mutable_look()->add_name("n1");
+  asked.mutable_look()->add_folder()->set_path("/runs/a");
+  agent::FromAgent reply;
+  reply.mutable_answer()->mutable_reply()->mutable_facts()->set_version("a");
+  corpus->Add("agent", "doctor", AgentFrame(question));
+  corpus->Add("agent", "doctor-answer", AgentFrame(reply));
   corpus->Add("agent", "name", "logs/worker-1.log");
 }
 
