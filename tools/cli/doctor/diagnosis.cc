@@ -16,22 +16,16 @@
 #include "absl/strings/str_split.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "tools/cli/doctor/findings.h"
+#include "tools/cli/doctor/network_findings.h"
 
 namespace slackline {
 namespace {
 
-using doctor::Connection;
 using doctor::Finding;
 using doctor::Level;
 
 constexpr absl::string_view kHere = "here";
-// A line of a finding is read on a terminal.
-constexpr size_t kPartLengthMax = 1000;
-// Hosts of one cluster answer within a millisecond; from here on each step in
-// which workers wait for servers is noticeably longer.
-constexpr int64_t kRoundTripSlowUs = 20'000;
-// 100 Mbit/s and less: docs/compression.md.
-constexpr double kBytesPerSecondSlow = 12.5e6;
 // IPv6 requires this much of every link.
 constexpr int kMtuSmall = 1280;
 constexpr int64_t kClockFarUs = 1'000'000;
@@ -47,29 +41,6 @@ constexpr int64_t kArenaBytes = int64_t{512} << 20;
 constexpr int64_t kServerAddressBytes = int64_t{256} << 20;
 constexpr int64_t kWorkerAddressBytes = int64_t{384} << 20;
 constexpr int64_t kThreadsPerMember = 8;
-
-// What comes from a host may have line ends and codes for terminals.
-std::string OnOneLine(absl::string_view text) {
-  std::string line(text.substr(0, kPartLengthMax));
-  for (char& c : line) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
-  }
-  if (text.size() > kPartLengthMax) line += "...";
-  return line;
-}
-
-std::string BytesWords(int64_t bytes) {
-  const double b = static_cast<double>(bytes);
-  if (bytes >= 1'000'000'000) return absl::StrFormat("%.1f GB", b / 1e9);
-  if (bytes >= 1'000'000) return absl::StrFormat("%.0f MB", b / 1e6);
-  return absl::StrFormat("%.0f kB", b / 1e3);
-}
-
-std::string MillisecondWords(int64_t micros) {
-  const double milliseconds = static_cast<double>(micros) / 1e3;
-  return micros < 10'000 ? absl::StrFormat("%.2f ms", milliseconds)
-                         : absl::StrFormat("%.0f ms", milliseconds);
-}
 
 bool IsNumericAddress(absl::string_view name) {
   if (absl::StrContains(name, ':')) return true;
@@ -121,7 +92,8 @@ bool IsDoctorSize(const google::protobuf::Message& message) {
 
 class Diagnosis {
  public:
-  explicit Diagnosis(const doctor::Facts& facts) : facts_(facts) {
+  explicit Diagnosis(const doctor::Facts& facts)
+      : facts_(facts), findings_(facts.job().job()) {
     for (const doctor::Host& host : facts.host()) {
       hosts_[host.name()] = &host;
       for (const doctor::Name& name : host.facts().name()) {
@@ -129,7 +101,6 @@ class Diagnosis {
           known_.emplace(name.name(), name.address());
       }
     }
-    report_.set_job(facts.job().job());
   }
 
   doctor::Report Run() {
@@ -138,7 +109,7 @@ class Diagnosis {
       if (found == hosts_.end()) continue;
       const doctor::Host& host = *found->second;
       if (!host.unreached().empty()) {
-        Add(doctor::ERROR, host.name(), "start", host.unreached());
+        findings_.Add(doctor::ERROR, host.name(), "start", host.unreached());
         continue;
       }
       Versions(host);
@@ -153,35 +124,16 @@ class Diagnosis {
       Packages(need, host);
     }
     for (const Finding& found : facts_.found()) {
-      Add(found.level(), found.host(), found.check(), found.value(),
-          found.bound(), found.fix());
+      findings_.Add(found.level(), found.host(), found.check(), found.value(),
+                    found.bound(), found.fix());
     }
     NamesHere();
     Shared();
-    Network();
-    std::stable_sort(report_.mutable_finding()->begin(),
-                     report_.mutable_finding()->end(),
-                     [](const Finding& a, const Finding& b) {
-                       return a.level() > b.level();
-                     });
-    return std::move(report_);
+    FindInNetwork(facts_, misnamed_, &findings_);
+    return findings_.Take();
   }
 
  private:
-  void Add(Level level, absl::string_view host, absl::string_view check,
-           absl::string_view value, absl::string_view bound = "",
-           absl::string_view fix = "") {
-    Finding& finding = *report_.add_finding();
-    finding.set_level(level);
-    finding.set_host(OnOneLine(host));
-    finding.set_check(std::string(check));
-    finding.set_value(OnOneLine(value));
-    finding.set_bound(OnOneLine(bound));
-    finding.set_fix(OnOneLine(fix));
-    if (level == doctor::ERROR) report_.set_errors(report_.errors() + 1);
-    if (level == doctor::WARNING) report_.set_warnings(report_.warnings() + 1);
-  }
-
   // Several machines, so that a loopback address reaches the wrong one.
   bool HasSeveralMachines() const {
     std::set<std::string> machines;
@@ -207,17 +159,18 @@ class Diagnosis {
     const auto compare = [&](const std::string& path, const std::string& there,
                              const std::string& fix) {
       if (word(there, 1) != word(here, 1)) {
-        Add(doctor::ERROR, host.name(), "version",
-            absl::StrCat(path, " is ", word(there, 1)),
-            absl::StrCat("slackline here is ", word(here, 1)), fix);
+        findings_.Add(doctor::ERROR, host.name(), "version",
+                      absl::StrCat(path, " is ", word(there, 1)),
+                      absl::StrCat("slackline here is ", word(here, 1)), fix);
       } else if (word(there, 2) != word(here, 2)) {
         // Of one machine they are parts of one build, some of them older.
-        Add(job.engine() == kHere ? doctor::NOTE : doctor::WARNING, host.name(),
+        findings_.Add(
+            job.engine() == kHere ? doctor::NOTE : doctor::WARNING, host.name(),
             "version",
             absl::StrCat(path, " is of another build, ", word(there, 2)),
             absl::StrCat("slackline here is of ", word(here, 2)), fix);
       } else {
-        Add(doctor::OK, host.name(), "version", there);
+        findings_.Add(doctor::OK, host.name(), "version", there);
       }
     };
     const std::string fix =
@@ -231,17 +184,18 @@ class Diagnosis {
     compare("slackline", there.version(), fix);
     for (const doctor::Program& program : there.program()) {
       if (!program.error().empty()) {
-        Add(doctor::ERROR, host.name(), "programs",
-            absl::StrCat(program.path(), ": ", program.error()),
-            "it has to start", fix);
+        findings_.Add(doctor::ERROR, host.name(), "programs",
+                      absl::StrCat(program.path(), ": ", program.error()),
+                      "it has to start", fix);
       } else if (program.version().empty()) {
-        Add(doctor::OK, host.name(), "programs", program.path());
+        findings_.Add(doctor::OK, host.name(), "programs", program.path());
       } else {
         compare(program.path(), program.version(), fix);
       }
     }
     if (!there.config_error().empty()) {
-      Add(doctor::ERROR, host.name(), "config",
+      findings_.Add(
+          doctor::ERROR, host.name(), "config",
           absl::StrCat("it is not understood there: ", there.config_error()),
           "", fix);
     }
@@ -256,7 +210,8 @@ class Diagnosis {
                                                name.name()) != by_name.end();
       const Level level = needed ? doctor::ERROR : doctor::WARNING;
       if (!name.error().empty()) {
-        Add(level, host.name(), "names",
+        findings_.Add(
+            level, host.name(), "names",
             absl::StrCat(name.name(), " is not known there: ", name.error()),
             needed ? "the job connects by it" : "the job does without",
             absl::StrCat("on ", host.name(), ": echo '", AddressOf(name.name()),
@@ -267,7 +222,8 @@ class Diagnosis {
       // A name for this machine alone is fine where all is on it.
       if (loopback && several && !(is_self && need.listen())) {
         if (is_self) misnamed_.insert(host.name());
-        Add(level, host.name(), "names",
+        findings_.Add(
+            level, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(),
                          " there, which only ", host.name(), " itself reaches"),
             needed ? "others have to reach it" : "the job does without",
@@ -280,7 +236,8 @@ class Diagnosis {
       }
       if (is_self && !name.own() && !need.listen()) {
         misnamed_.insert(host.name());
-        Add(doctor::ERROR, host.name(), "names",
+        findings_.Add(
+            doctor::ERROR, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(),
                          " there, which is no address of this host"),
             "its processes listen at the address of its name",
@@ -291,14 +248,16 @@ class Diagnosis {
       const auto other = known_.find(name.name());
       if (!loopback && other != known_.end() &&
           other->second != name.address()) {
-        Add(doctor::WARNING, host.name(), "names",
+        findings_.Add(
+            doctor::WARNING, host.name(), "names",
             absl::StrCat(name.name(), " is ", name.address(), " there, and ",
                          other->second, " elsewhere"),
             "one address is expected",
             absl::StrCat("getent hosts ", name.name(),
                          " on both; write the right address into the config"));
       } else {
-        Add(doctor::OK, host.name(), "names",
+        findings_.Add(
+            doctor::OK, host.name(), "names",
             absl::StrCat(
                 name.name(), " is ", name.address(),
                 is_self ? ", its own, of " : ", by ",
@@ -318,7 +277,8 @@ class Diagnosis {
       if (kept == nullptr || kept->own()) kept = &name;
     }
     for (const auto& [interface, name] : small) {
-      Add(doctor::WARNING, host.name(), "mtu",
+      findings_.Add(
+          doctor::WARNING, host.name(), "mtu",
           absl::StrCat(interface, ", by which ", name->name(),
                        " is reached, has packets of ", name->mtu(), " bytes"),
           "1500 are usual",
@@ -331,7 +291,8 @@ class Diagnosis {
   void NamesHere() {
     for (const doctor::Name& name : facts_.here().name()) {
       if (name.error().empty()) continue;
-      Add(doctor::ERROR, "this machine", "names",
+      findings_.Add(
+          doctor::ERROR, "this machine", "names",
           absl::StrCat(name.name(), " is not known here: ", name.error()),
           "slackline run follows the job there",
           absl::StrCat("echo '", AddressOf(name.name()), " ", name.name(),
@@ -345,19 +306,20 @@ class Diagnosis {
           door.port() > 0 ? absl::StrCat(door.port(), " (", door.label(), ")")
                           : door.label();
       if (door.error().empty()) {
-        Add(doctor::OK, host.name(), "ports",
-            absl::StrCat(what, " is free at ", door.address()));
+        findings_.Add(doctor::OK, host.name(), "ports",
+                      absl::StrCat(what, " is free at ", door.address()));
       } else if (door.taken()) {
-        Add(doctor::ERROR, host.name(), "ports",
-            absl::StrCat(what, " is taken at ", door.address()),
-            "it has to be free",
-            absl::StrCat("on ", host.name(),
-                         ": ss -ltnp 'sport = :", door.port(), "' says by whom",
-                         door.label() == "coordinator"
-                             ? "; or --set coordinator.port=PORT"
-                             : ""));
+        findings_.Add(doctor::ERROR, host.name(), "ports",
+                      absl::StrCat(what, " is taken at ", door.address()),
+                      "it has to be free",
+                      absl::StrCat("on ", host.name(), ": ss -ltnp 'sport = :",
+                                   door.port(), "' says by whom",
+                                   door.label() == "coordinator"
+                                       ? "; or --set coordinator.port=PORT"
+                                       : ""));
       } else {
-        Add(doctor::ERROR, host.name(), "ports",
+        findings_.Add(
+            doctor::ERROR, host.name(), "ports",
             absl::StrCat("nobody can listen for ", what, ": ", door.error()),
             "the job listens there",
             absl::StrCat("on ", host.name(), ": ip address"));
@@ -374,9 +336,10 @@ class Diagnosis {
                         ahead < 0 ? "behind" : "ahead of",
                         static_cast<double>(host.clock_error_us()) / 1e6);
     if (far < kClockFarUs) {
-      Add(doctor::OK, host.name(), "clock", text);
+      findings_.Add(doctor::OK, host.name(), "clock", text);
     } else {
-      Add(doctor::NOTE, host.name(), "clock", text,
+      findings_.Add(
+          doctor::NOTE, host.name(), "clock", text,
           "times in logs differ by that, nothing else",
           absl::StrCat("on ", host.name(), ": sudo chronyc makestep"));
     }
@@ -392,7 +355,8 @@ class Diagnosis {
       return limit < 0 ? std::string("no limit") : absl::StrCat(limit);
     };
     if (too_few(limits.open_files(), need.open_files())) {
-      Add(doctor::ERROR, host.name(), "open files",
+      findings_.Add(
+          doctor::ERROR, host.name(), "open files",
           absl::StrCat("at most ", limits.open_files(), " for a process"),
           absl::StrCat("at least ", need.open_files(), " are needed"),
           absl::StrCat("on ", host.name(), ": echo '* hard nofile ",
@@ -400,7 +364,8 @@ class Diagnosis {
                        "' | sudo tee -a /etc/security/limits.conf, and log in "
                        "anew"));
     } else {
-      Add(doctor::OK, host.name(), "open files", text(limits.open_files()));
+      findings_.Add(doctor::OK, host.name(), "open files",
+                    text(limits.open_files()));
     }
     // A bound of addresses shrinks the arenas, and takes tcp where they do not
     // fit; without room for the threads a process ends.
@@ -413,24 +378,28 @@ class Diagnosis {
                      ": ulimit -v unlimited before the agent starts, or ask "
                      "the batch system for more memory");
     if (too_few(limits.address_bytes(), least)) {
-      Add(doctor::ERROR, host.name(), "addresses",
-          absl::StrCat("at most ", BytesWords(limits.address_bytes()),
-                       " for a process (ulimit -v)"),
-          absl::StrCat("at least ", BytesWords(least), " are needed"), fix);
+      findings_.Add(doctor::ERROR, host.name(), "addresses",
+                    absl::StrCat("at most ", BytesWords(limits.address_bytes()),
+                                 " for a process (ulimit -v)"),
+                    absl::StrCat("at least ", BytesWords(least), " are needed"),
+                    fix);
     } else if (too_few(limits.address_bytes(), ample)) {
-      Add(facts_.job().shared_memory_only() ? doctor::ERROR : doctor::WARNING,
+      findings_.Add(
+          facts_.job().shared_memory_only() ? doctor::ERROR : doctor::WARNING,
           host.name(), "addresses",
           absl::StrCat("at most ", BytesWords(limits.address_bytes()),
                        " for a process (ulimit -v)"),
           absl::StrCat("shared memory takes ", BytesWords(ample)), fix);
     } else {
-      Add(doctor::OK, host.name(), "addresses",
-          limits.address_bytes() < 0 ? "no limit"
-                                     : BytesWords(limits.address_bytes()));
+      findings_.Add(doctor::OK, host.name(), "addresses",
+                    limits.address_bytes() < 0
+                        ? "no limit"
+                        : BytesWords(limits.address_bytes()));
     }
     const int64_t threads = kThreadsPerMember * members + need.threads();
     if (!limits.root() && too_few(limits.processes(), threads)) {
-      Add(doctor::ERROR, host.name(), "processes",
+      findings_.Add(
+          doctor::ERROR, host.name(), "processes",
           absl::StrCat("at most ", limits.processes(),
                        " processes and threads of the user"),
           absl::StrCat("the job has about ", threads),
@@ -439,7 +408,8 @@ class Diagnosis {
                        "' | sudo tee -a /etc/security/limits.conf, and log in "
                        "anew"));
     } else {
-      Add(doctor::OK, host.name(), "processes", text(limits.processes()));
+      findings_.Add(doctor::OK, host.name(), "processes",
+                    text(limits.processes()));
     }
   }
 
@@ -454,40 +424,42 @@ class Diagnosis {
     const std::string value =
         free == 0 ? "not known" : absl::StrCat(BytesWords(free), " are free");
     if (free > 0 && free < needed) {
-      Add(doctor::ERROR, host.name(), "memory", value, bound,
-          "place fewer workers there, by --hosts HOST:WORKERS,...");
+      findings_.Add(doctor::ERROR, host.name(), "memory", value, bound,
+                    "place fewer workers there, by --hosts HOST:WORKERS,...");
     } else {
-      Add(doctor::OK, host.name(), "memory", value, bound);
+      findings_.Add(doctor::OK, host.name(), "memory", value, bound);
     }
   }
 
   void SharedMemory(const doctor::HostNeed& need, const doctor::Host& host) {
     const doctor::HostFacts& there = host.facts();
     if (!there.shm_error().empty()) {
-      Add(facts_.job().shared_memory_only() ? doctor::ERROR : doctor::WARNING,
+      findings_.Add(
+          facts_.job().shared_memory_only() ? doctor::ERROR : doctor::WARNING,
           host.name(), "shared memory",
           absl::StrCat("it cannot be mapped: ", there.shm_error()),
           "processes of one host use it",
           "--set limits.transport=TCP, or raise ulimit -v there");
     } else {
-      Add(doctor::OK, host.name(), "shared memory", "it can be mapped");
+      findings_.Add(doctor::OK, host.name(), "shared memory",
+                    "it can be mapped");
     }
     // Slackline itself uses no files there.
     if (!need.own_programs()) return;
     const int64_t free = there.shm_free_bytes();
     if (free >= kShmRoomAmple) {
-      Add(doctor::OK, host.name(), "/dev/shm",
-          absl::StrCat(BytesWords(free), " are free"));
+      findings_.Add(doctor::OK, host.name(), "/dev/shm",
+                    absl::StrCat(BytesWords(free), " are free"));
       return;
     }
-    Add(doctor::WARNING, host.name(), "/dev/shm",
-        free < 0 ? "it is not there"
-                 : absl::StrCat(BytesWords(free), " are free"),
-        absl::StrCat("PyTorch's DataLoader and NCCL take some ",
-                     BytesWords(kShmRoomAmple)),
-        absl::StrCat("on ", host.name(),
-                     ": sudo mount -o remount,size=1G /dev/shm (of a "
-                     "container: --shm-size=1g)"));
+    findings_.Add(doctor::WARNING, host.name(), "/dev/shm",
+                  free < 0 ? "it is not there"
+                           : absl::StrCat(BytesWords(free), " are free"),
+                  absl::StrCat("PyTorch's DataLoader and NCCL take some ",
+                               BytesWords(kShmRoomAmple)),
+                  absl::StrCat("on ", host.name(),
+                               ": sudo mount -o remount,size=1G /dev/shm (of a "
+                               "container: --shm-size=1g)"));
   }
 
   void Folders(const doctor::HostNeed& need, const doctor::Host& host) {
@@ -510,12 +482,12 @@ class Diagnosis {
                       : "or another by --out, or --set launch.runs_dir=DIR";
       if (folder.folder().use() == doctor::Folder::WORKING) {
         if (folder.existing() == path) {
-          Add(doctor::OK, host.name(), check, path);
+          findings_.Add(doctor::OK, host.name(), check, path);
         } else {
-          Add(doctor::ERROR, host.name(), check,
-              absl::StrCat(path, " is not there"),
-              "programs of workers run where slackline is called",
-              absl::StrCat("on ", host.name(), ": mkdir -p ", path));
+          findings_.Add(doctor::ERROR, host.name(), check,
+                        absl::StrCat(path, " is not there"),
+                        "programs of workers run where slackline is called",
+                        absl::StrCat("on ", host.name(), ": mkdir -p ", path));
         }
         continue;
       }
@@ -524,12 +496,12 @@ class Diagnosis {
               ? path
               : absl::StrCat(path, " (to be made in ", folder.existing(), ")");
       if (!folder.error().empty()) {
-        Add(doctor::ERROR, host.name(), check,
-            absl::StrCat(where, ": ", folder.error()),
-            "it has to be written to",
-            absl::StrCat("on ", host.name(), ": ",
-                         FolderFix(folder.error(), folder.existing()), ", ",
-                         other));
+        findings_.Add(doctor::ERROR, host.name(), check,
+                      absl::StrCat(where, ": ", folder.error()),
+                      "it has to be written to",
+                      absl::StrCat("on ", host.name(), ": ",
+                                   FolderFix(folder.error(), folder.existing()),
+                                   ", ", other));
         continue;
       }
       const int64_t least =
@@ -543,13 +515,15 @@ class Diagnosis {
           absl::StrCat("on ", host.name(), ": df -h ", folder.existing(),
                        ", and make room, ", other);
       if (folder.free_bytes() < least) {
-        Add(doctor::ERROR, host.name(), check, value,
+        findings_.Add(
+            doctor::ERROR, host.name(), check, value,
             absl::StrCat("at least ", BytesWords(least), " are needed"), fix);
       } else if (folder.free_bytes() < ample) {
-        Add(doctor::WARNING, host.name(), check, value,
-            absl::StrCat(BytesWords(ample), " would do for long"), fix);
+        findings_.Add(doctor::WARNING, host.name(), check, value,
+                      absl::StrCat(BytesWords(ample), " would do for long"),
+                      fix);
       } else {
-        Add(doctor::OK, host.name(), check, value);
+        findings_.Add(doctor::OK, host.name(), check, value);
       }
     }
   }
@@ -597,8 +571,8 @@ class Diagnosis {
                   "/, or name its folder there by --set launch.data_dir=DIR");
     for (const doctor::DataFile& file : host.facts().data_file()) {
       if (!file.error().empty()) {
-        Add(doctor::ERROR, host.name(), "data", file.error(),
-            "its workers read it", fix);
+        findings_.Add(doctor::ERROR, host.name(), "data", file.error(),
+                      "its workers read it", fix);
         return;
       }
     }
@@ -614,12 +588,13 @@ class Diagnosis {
         continue;
       }
       if (file.name() != same.name()) {  // Packed by gzip, or not.
-        Add(doctor::NOTE, host.name(), "data",
-            absl::StrCat(file.name(), " is not compared"),
-            absl::StrCat(owner, " has ", same.name()));
+        findings_.Add(doctor::NOTE, host.name(), "data",
+                      absl::StrCat(file.name(), " is not compared"),
+                      absl::StrCat(owner, " has ", same.name()));
         return;
       }
-      Add(doctor::ERROR, host.name(), "data",
+      findings_.Add(
+          doctor::ERROR, host.name(), "data",
           file.bytes() == same.bytes()
               ? absl::StrCat(file.name(), " has other bytes (hash ",
                              absl::Hex(file.hash(), absl::kZeroPad16), ")")
@@ -631,9 +606,9 @@ class Diagnosis {
           fix);
       return;
     }
-    Add(doctor::OK, host.name(), "data",
-        absl::StrCat(host.facts().data_file_size(), " files, ",
-                     BytesWords(bytes), ", as on ", owner));
+    findings_.Add(doctor::OK, host.name(), "data",
+                  absl::StrCat(host.facts().data_file_size(), " files, ",
+                               BytesWords(bytes), ", as on ", owner));
   }
 
   void Packages(const doctor::HostNeed& need, const doctor::Host& host) {
@@ -641,12 +616,13 @@ class Diagnosis {
     if (there.has_python()) {
       const doctor::Python& python = there.python();
       if (!python.error().empty()) {
-        Add(doctor::ERROR, host.name(), "python", python.error(),
-            "workers start with it",
-            absl::StrCat("install it on ", host.name(),
-                         ", or name another in worker { command }"));
+        findings_.Add(doctor::ERROR, host.name(), "python", python.error(),
+                      "workers start with it",
+                      absl::StrCat("install it on ", host.name(),
+                                   ", or name another in worker { command }"));
       } else {
-        Add(doctor::OK, host.name(), "python",
+        findings_.Add(
+            doctor::OK, host.name(), "python",
             absl::StrCat(
                 python.version(), ", PyTorch ",
                 python.torch().empty() ? "is not there" : python.torch(),
@@ -658,7 +634,8 @@ class Diagnosis {
                     ? ""
                     : absl::StrCat(", BLAS ", python.blas())));
         if (!python.slackline_error().empty()) {
-          Add(doctor::WARNING, host.name(), "python",
+          findings_.Add(
+              doctor::WARNING, host.name(), "python",
               absl::StrCat("import slackline: ", python.slackline_error()),
               "scripts that join need it",
               facts_.job().engine() == kHere
@@ -669,7 +646,8 @@ class Diagnosis {
       }
     }
     if (need.gpus() > there.gpus()) {
-      Add(doctor::ERROR, host.name(), "gpu",
+      findings_.Add(
+          doctor::ERROR, host.name(), "gpu",
           absl::StrCat(there.gpus(), " devices",
                        there.gpu_driver().empty()
                            ? ", no driver"
@@ -678,7 +656,8 @@ class Diagnosis {
           absl::StrCat("on ", host.name(),
                        ": nvidia-smi -L; or --set worker[N].device=CPU"));
     } else if (there.gpus() > 0) {
-      Add(doctor::OK, host.name(), "gpu",
+      findings_.Add(
+          doctor::OK, host.name(), "gpu",
           absl::StrCat(there.gpus(), " devices, driver ", there.gpu_driver()));
     }
   }
@@ -704,9 +683,9 @@ class Diagnosis {
     };
     const doctor::FolderFacts here = folder_of(facts_.here());
     if (!here.error().empty()) {
-      Add(doctor::ERROR, "this machine", check,
-          absl::StrCat(here.folder().path(), ": ", here.error()),
-          "it has to be written to", fix);
+      findings_.Add(doctor::ERROR, "this machine", check,
+                    absl::StrCat(here.folder().path(), ": ", here.error()),
+                    "it has to be written to", fix);
       return;
     }
     for (const doctor::HostNeed& need : facts_.job().host()) {
@@ -719,240 +698,23 @@ class Diagnosis {
       if (!there.error().empty()) continue;  // Folders() has said it.
       const auto& seen = found->second->marks_seen().use();
       if (std::find(seen.begin(), seen.end(), use) != seen.end()) {
-        Add(doctor::OK, need.name(), check,
+        findings_.Add(
+            doctor::OK, need.name(), check,
             absl::StrCat(there.folder().path(), " is that of this machine"));
       } else {
-        Add(doctor::ERROR, need.name(), check,
-            absl::StrCat(there.folder().path(), " there is not ",
-                         here.folder().path(), " of this machine"),
-            "all hosts that write there share one folder", fix);
+        findings_.Add(doctor::ERROR, need.name(), check,
+                      absl::StrCat(there.folder().path(), " there is not ",
+                                   here.folder().path(), " of this machine"),
+                      "all hosts that write there share one folder", fix);
       }
     }
-  }
-
-  static bool IsCut(Connection::State state) {
-    return state == Connection::NO_ANSWER || state == Connection::NO_ROUTE ||
-           state == Connection::REFUSED;
-  }
-  // Of doors that are all open, the one to which most was sent.
-  static const Connection* Worst(const doctor::Pair& pair) {
-    const Connection* worst = nullptr;
-    for (const Connection& connection : pair.connection()) {
-      if (IsCut(connection.state())) return &connection;
-      const bool open = connection.state() == Connection::OPEN;
-      if (worst == nullptr ||
-          (worst->state() == Connection::OPEN &&
-           (!open || connection.bytes() > worst->bytes()))) {
-        worst = &connection;
-      }
-    }
-    return worst;
-  }
-  static std::string Ports(const doctor::Pair& pair) {
-    std::vector<std::string> ports;
-    for (const Connection& connection : pair.connection()) {
-      if (IsCut(connection.state()))
-        ports.push_back(absl::StrCat(connection.endpoint(), " (",
-                                     connection.label(),
-                                     "): ", connection.detail()));
-    }
-    return absl::StrJoin(ports, ", ");
-  }
-  // All of its doors are shut, so it is the host and not a port.
-  static bool IsShut(const doctor::Pair& pair) {
-    return pair.connection_size() > 0 &&
-           std::all_of(pair.connection().begin(), pair.connection().end(),
-                       [](const Connection& c) { return IsCut(c.state()); });
-  }
-
-  // Who is to blame for pairs that do not connect: a host that nobody reaches,
-  // a host that reaches nobody, one direction, or a pair.
-  void Network() {
-    std::map<std::string, std::vector<const doctor::Pair*>> into, out_of;
-    std::map<std::pair<std::string, std::string>, const doctor::Pair*> pairs;
-    for (const doctor::Pair& pair : facts_.pair()) {
-      if (pair.from().empty() || pair.from() == pair.to()) continue;
-      if (!pair.error().empty() || pair.connection_size() == 0) continue;
-      into[pair.to()].push_back(&pair);
-      out_of[pair.from()].push_back(&pair);
-      pairs[{pair.from(), pair.to()}] = &pair;
-    }
-    const auto all_shut = [](const std::vector<const doctor::Pair*>& some) {
-      return some.size() > 1 && std::all_of(some.begin(), some.end(),
-                                            [](const doctor::Pair* pair) {
-                                              return IsShut(*pair);
-                                            });
-    };
-    std::set<std::string> unreached, reach_nobody;
-    for (const auto& [host, some] : into) {
-      if (all_shut(some) && misnamed_.count(host) == 0) unreached.insert(host);
-    }
-    for (const auto& [host, some] : out_of) {
-      const bool all = all_shut(some);
-      const bool some_else =
-          std::any_of(some.begin(), some.end(), [&](const doctor::Pair* pair) {
-            return unreached.count(pair->to()) == 0 &&
-                   misnamed_.count(pair->to()) == 0;
-          });
-      if (all && some_else) reach_nobody.insert(host);
-    }
-    std::set<std::string> cut_off;
-    for (const std::string& host : unreached) {
-      const bool both = reach_nobody.count(host) > 0;
-      if (both) cut_off.insert(host);
-      Add(doctor::ERROR, host, "network",
-          absl::StrCat(both ? "no other host reaches it, and it reaches none"
-                            : "no other host reaches it",
-                       ", as ", Ports(*into[host].front())),
-          "the job's processes connect so",
-          both ? absl::StrCat("on ", host, ": ip address; ip route")
-               : FilterFix(host, *into[host].front()));
-    }
-    for (const std::string& host : reach_nobody) {
-      if (cut_off.count(host) > 0) continue;
-      Add(doctor::ERROR, host, "network",
-          absl::StrCat("it reaches no other host, as ",
-                       Ports(*out_of[host].front())),
-          "the job's processes connect so",
-          absl::StrCat("on ", host,
-                       ": sudo nft list ruleset (or iptables -S OUTPUT) and ip "
-                       "route show what its packets meet"));
-    }
-    for (const auto& [names, pair] : pairs) {
-      const auto& [from, to] = names;
-      if (unreached.count(to) > 0 || reach_nobody.count(from) > 0) continue;
-      const auto back = pairs.find({to, from});
-      OnePair(*pair, back == pairs.end() ? nullptr : back->second);
-    }
-    for (const doctor::Pair& pair : facts_.pair()) {
-      if (pair.from() == pair.to()) {
-        OnePair(pair, nullptr);
-      } else if (!pair.error().empty()) {
-        Add(doctor::NOTE, pair.from().empty() ? "this machine" : pair.from(),
-            "network", absl::StrCat("to ", pair.to(), ": ", pair.error()));
-      } else if (pair.from().empty() && unreached.count(pair.to()) == 0) {
-        OnePair(pair, nullptr);
-      }
-    }
-  }
-
-  static std::string FilterFix(const std::string& host,
-                               const doctor::Pair& pair) {
-    const Connection* const worst = Worst(pair);
-    const std::string& endpoint = worst->endpoint();
-    const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
-    const bool any = worst->label() == "any port";
-    return absl::StrCat(
-        "on ", host, ": sudo ufw allow ",
-        any ? absl::StrCat("from ",
-                           pair.from().empty() ? "this machine" : pair.from())
-            : absl::StrCat(port, "/tcp"),
-        " (or the like for its firewall)",
-        any ? ", or fix ports by --set 'server[N].port=PORT' and open those"
-            : "");
-  }
-
-  void OnePair(const doctor::Pair& pair, const doctor::Pair* back) {
-    const std::string from = pair.from().empty() ? "this machine" : pair.from();
-    const Connection* const worst = Worst(pair);
-    if (worst == nullptr) return;
-    if (worst->state() != Connection::OPEN && misnamed_.count(pair.to()) > 0)
-      return;
-    const std::string to = absl::StrCat(pair.to(), " at ", worst->endpoint(),
-                                        " (", worst->label(), ")");
-    switch (worst->state()) {
-      case Connection::NO_ANSWER:
-      case Connection::NO_ROUTE:
-      case Connection::REFUSED: {
-        const bool one_way =
-            back != nullptr && back->connection_size() > 0 && !IsShut(*back);
-        Add(doctor::ERROR, from, "network",
-            absl::StrCat(
-                pair.from() == pair.to() ? "it does not reach itself as "
-                                         : "it does not reach ",
-                to, ": ", worst->detail(),
-                one_way
-                    ? absl::StrCat(", though ", pair.to(), " reaches ", from,
-                                   ": a filter lets one direction "
-                                   "through only")
-                    : ""),
-            "the job's processes connect so",
-            worst->state() == Connection::NO_ROUTE
-                ? absl::StrCat("on ", from, ": ip route get ", pair.to())
-                : FilterFix(pair.to(), pair));
-        return;
-      }
-      case Connection::STRANGER:
-        Add(doctor::ERROR, from, "network",
-            absl::StrCat("at ", to, " another program answers"),
-            "the agent there has to",
-            absl::StrCat("getent hosts ", pair.to(),
-                         " there, and correct the address"));
-        return;
-      case Connection::STALLED:
-        Add(doctor::ERROR, from, "network",
-            absl::StrCat("to ", to,
-                         " small messages pass and large ones vanish: ",
-                         worst->detail()),
-            "packets of the interface's MTU have to pass",
-            absl::StrCat("on ", from, ": ping -M do -s 1472 ", pair.to(),
-                         " finds the size; sudo ip link set dev ",
-                         InterfaceOf(pair),
-                         " mtu SMALLER, or let ICMP "
-                         "pass"));
-        return;
-      case Connection::NO_NAME:
-        return;  // Names() has said it.
-      default:
-        break;
-    }
-    if (worst->state() != Connection::OPEN) return;
-    const double rate = worst->micros() > 0
-                            ? static_cast<double>(worst->bytes()) * 1e6 /
-                                  static_cast<double>(worst->micros())
-                            : 0;
-    std::string text =
-        absl::StrCat("to ", to, ": ", MillisecondWords(worst->round_trip_us()),
-                     " round trip");
-    // Else too little was sent to tell a rate by, or for too few round trips.
-    const bool measured =
-        worst->bytes() >= 100'000 && worst->round_trip_us() < kRoundTripSlowUs;
-    if (measured) {
-      absl::StrAppend(&text, ", ", BytesWords(static_cast<int64_t>(rate)),
-                      "/s");
-    }
-    if (worst->round_trip_us() >= kRoundTripSlowUs) {
-      Add(doctor::WARNING, from, "network", text,
-          absl::StrCat("below ", MillisecondWords(kRoundTripSlowUs),
-                       " is usual; each step waits that long"),
-          "--mode ssp:3, or put the hosts nearer");
-    } else if (measured && rate < kBytesPerSecondSlow) {
-      Add(doctor::WARNING, from, "network", text,
-          absl::StrCat("more than ",
-                       BytesWords(static_cast<int64_t>(kBytesPerSecondSlow)),
-                       "/s is usual"),
-          "--set 'sync.compression[0]={int8{} parameters:BFLOAT16}'");
-    } else {
-      Add(doctor::OK, from, "network", text);
-    }
-  }
-
-  std::string InterfaceOf(const doctor::Pair& pair) const {
-    const auto host = hosts_.find(pair.from());
-    const doctor::HostFacts& facts =
-        host == hosts_.end() ? facts_.here() : host->second->facts();
-    for (const doctor::Name& name : facts.name()) {
-      if (name.name() == pair.to() && !name.interface().empty())
-        return name.interface();
-    }
-    return "INTERFACE";
   }
 
   const doctor::Facts& facts_;
   std::map<std::string, const doctor::Host*> hosts_;
   std::map<std::string, std::string> known_;  // Addresses, by name.
   std::set<std::string> misnamed_;  // Who listens where others do not connect.
-  doctor::Report report_;
+  Findings findings_;
 };
 
 std::string LevelWord(Level level) {
