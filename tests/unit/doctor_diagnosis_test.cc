@@ -204,6 +204,15 @@ std::vector<Case> Cases() {
        "error: n2: programs: /c/slackline_worker: it is not there (it has to "
        "start); rsync -a /b/ n2:/c/, or name the folder of the same version "
        "there by --set launch.bin_dir=DIR"},
+      {"ProgramOfTheUser",
+       [](Cluster& c) {
+         auto& program = *c.at(2).add_program();
+         program.set_of_user(true);
+         program.set_path("train");
+         program.set_error("it is not there");
+       },
+       "error: n2: programs: train: it is not there (it has to start); install "
+       "it on n2, or name its path in worker { command }"},
       {"NameOfTheCoordinatorUnknown",
        [](Cluster& c) {
          c.name(2, 1).set_address("");

@@ -184,9 +184,14 @@ class Diagnosis {
     compare("slackline", there.version(), fix);
     for (const doctor::Program& program : there.program()) {
       if (!program.error().empty()) {
-        findings_.Add(doctor::ERROR, host.name(), "programs",
-                      absl::StrCat(program.path(), ": ", program.error()),
-                      "it has to start", fix);
+        findings_.Add(
+            doctor::ERROR, host.name(), "programs",
+            absl::StrCat(program.path(), ": ", program.error()),
+            "it has to start",
+            program.of_user()
+                ? absl::StrCat("install it on ", host.name(),
+                               ", or name its path in worker { command }")
+                : fix);
       } else if (program.version().empty()) {
         findings_.Add(doctor::OK, host.name(), "programs", program.path());
       } else {

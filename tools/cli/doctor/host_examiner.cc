@@ -68,13 +68,13 @@ constexpr int64_t kMappedBytes = 64 << 20;
 // One line for each thing, NAME=VALUE.
 constexpr char kPythonScript[] = R"(
 import platform
+import re
 print('python=' + platform.python_version())
 try:
     import torch
     print('torch=' + torch.__version__)
     print('cuda=' + (torch.version.cuda or ''))
-    print('blas=' + ('MKL' if torch.backends.mkl.is_available() else 'OpenBLAS'
-          if torch.backends.openmp.is_available() else ''))
+    print('blas=' + ''.join(re.findall(r'BLAS_INFO=(\w+)', torch.__config__.show())))
     if torch.cuda.is_available():
         print('nccl=' + '.'.join(str(n) for n in torch.cuda.nccl.version()))
 except Exception as error:
@@ -478,6 +478,7 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
     *facts.add_program() = LookAtProgram(path, environment, end);
   for (const std::string& name : look.user_program()) {
     doctor::Program& program = *facts.add_program();
+    program.set_of_user(true);
     const absl::StatusOr<std::string> found = FindProgram(name);
     program.set_path(found.ok() ? *found : name);
     if (!found.ok()) program.set_error(std::string(found.status().message()));
