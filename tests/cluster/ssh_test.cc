@@ -235,7 +235,7 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   const std::string config =
       Write("job.textproto", Job({}, "environment: \"GREETING=hello\""));
   const std::unique_ptr<Process> run =
-      StartOnHosts("run", config, {"--", program});
+      StartOnHosts("run", config, {"--", fs::relative(program).string()});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_THAT(
       ReadText(Path("run/logs/worker-3.log")),

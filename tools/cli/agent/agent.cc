@@ -224,6 +224,14 @@ class Agent {
     answer->set_shares_run_folder(shares);
     answer->set_shares_checkpoints(
         IsMarked(begin.checkpoint_folder(), begin.checkpoint_mark()));
+    // First: programs may be named as they are from there.
+    const std::string folder = begin.working_folder().empty()
+                                   ? begin.run_folder()
+                                   : begin.working_folder();
+    if (chdir(folder.c_str()) != 0) {
+      return Annotate(FolderError("cannot be entered", folder, errno),
+                      "the programs of workers run where slackline run does");
+    }
     SL_RETURN_IF_ERROR(FindPrograms(begin));
     SL_RETURN_IF_ERROR(FindDataFiles(begin));
     std::error_code ignored;
@@ -233,13 +241,6 @@ class Agent {
           "the checkpoint ", begin.resume(),
           " is not there; checkpoints of a job on several hosts are in a "
           "folder that all of them share (checkpoint.folder)"));
-    }
-    const std::string folder = begin.working_folder().empty()
-                                   ? begin.run_folder()
-                                   : begin.working_folder();
-    if (chdir(folder.c_str()) != 0) {
-      return Annotate(FolderError("cannot be entered", folder, errno),
-                      "the programs of workers run where slackline run does");
     }
     if (!shares) {
       SL_RETURN_IF_ERROR(MakeFolder(absl::StrCat(begin.run_folder(), "/logs")));
