@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/host_port.h"
+#include "common/io/regular_file.h"
 #include "common/status.h"
 #include "google/protobuf/descriptor.h"
 
@@ -129,6 +130,30 @@ bool CanBePlaced(const Groups& groups, int64_t* total) {
   return *total <= kPlacedMax;
 }
 
+// The host of a line of a host file, and what stands behind slots=, or nothing.
+// As mpirun has it: spaces may be around a "=", and what a host can hold at
+// most says nothing of what it is to hold.
+absl::StatusOr<absl::string_view> HostOfLine(absl::string_view line,
+                                             absl::string_view* slots) {
+  const auto wrong = [&] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", line, "': a host, and perhaps slots=N behind it, is required"));
+  };
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t="), absl::SkipEmpty());
+  if (!IsIpv6(words[0]) && absl::StrContains(words[0], ':')) return wrong();
+  const size_t values = static_cast<size_t>(absl::c_count(line, '='));
+  if (words.size() != 1 + 2 * values) return wrong();
+  for (size_t i = 1; i < words.size(); i += 2) {
+    if (words[i] == "slots") {
+      *slots = words[i + 1];
+    } else if (words[i] != "max_slots" && words[i] != "max-slots") {
+      return wrong();
+    }
+  }
+  return words[0];
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(absl::string_view text) {
@@ -153,20 +178,10 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostFile(absl::string_view text) {
     const absl::string_view line =
         absl::StripAsciiWhitespace(whole.substr(0, whole.find('#')));
     if (line.empty()) continue;
-    const std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     absl::string_view slots;
-    absl::Status added;
-    if (words.size() > 1) {
-      slots = words[1];
-      if (words.size() > 2 || !absl::ConsumePrefix(&slots, "slots=") ||
-          slots.empty()) {
-        added = absl::InvalidArgumentError(absl::StrCat(
-            "'", line,
-            "': a host, and perhaps slots=N behind it, is required"));
-      }
-    }
-    if (added.ok()) added = AddHost(line, words[0], slots, &hosts);
+    absl::StatusOr<absl::string_view> host = HostOfLine(line, &slots);
+    const absl::Status added =
+        host.ok() ? AddHost(line, *host, slots, &hosts) : host.status();
     if (!added.ok()) return Annotate(added, absl::StrCat("line ", number));
   }
   if (hosts.empty())
@@ -175,17 +190,8 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostFile(absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<HostSlots>> ReadHostFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(kHostFileBytesMax) + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.gcount() == 0 && !file.eof())) {
-    return absl::NotFoundError(absl::StrCat("file ", path, " cannot be read"));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (static_cast<int64_t>(text.size()) > kHostFileBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "file ", path, " has more than ", kHostFileBytesMax, " bytes"));
-  }
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      ReadRegularFile(path, kHostFileBytesMax));
   absl::StatusOr<std::vector<HostSlots>> hosts = ParseHostFile(text);
   if (!hosts.ok()) return Annotate(hosts.status(), path);
   return hosts;

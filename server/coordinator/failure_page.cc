@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -100,6 +101,16 @@ std::string Advice(const FailureFacts& facts) {
         "(`dmesg | grep -i 'out of memory'`), or a person or a batch system: "
         "give it more memory, or the job fewer workers here or a smaller data "
         "{ batch_size }");
+  }
+  const auto lost = absl::c_find_if(
+      facts.processes,
+      [](const FailedProcess& process) { return process.lost_with_host; });
+  if (lost != facts.processes.end()) {
+    return absl::StrCat(
+        "see whether host ", lost->host,
+        " runs and is reached, and who has ended the connection or the agent "
+        "there; `replicas: 1` has the job go on without a server, `checkpoint "
+        "{ on_server_loss: RESTORE }` begins again by itself");
   }
   if (const std::string name = NameOf(facts,
                                       [](const auto& process) {

@@ -29,7 +29,9 @@ struct FailedProcess {
   int64_t pid = 0;
   int exit_code = 0;  // Meaningful if `signal` is 0.
   int signal = 0;     // That has ended it.
-  std::string how;    // "exited with code 1"
+  // Neither is known of a process that went with its host or its connection.
+  bool lost_with_host = false;
+  std::string how;  // "exited with code 1"
   std::string log_path;
   std::vector<std::string> last_lines;  // Of the log, oldest first.
 };

@@ -37,14 +37,17 @@ Message FeedLink::Probe(const Feed& feed, absl::Time now) {
   return probe;
 }
 
-std::vector<FeedLink::Feed> FeedLink::OnReply(uint64_t number, absl::Time now) {
+std::vector<FeedLink::Feed> FeedLink::OnReply(const wire::HandOverReply& reply,
+                                              absl::Time now) {
   std::vector<Feed> in_doubt;
-  // Nobody answers what was not sent.
-  if (number > last_number_) return in_doubt;
-  bool progress = false;
+  const uint64_t number = reply.number();
+  if (under_way_.empty() || number < under_way_.front().number ||
+      number > last_number_ ||
+      !IsSame(under_way_[number - under_way_.front().number].feed,
+              {.shard = reply.shard(), .feed = reply.feed()}))
+    return in_doubt;
   while (!under_way_.empty() && under_way_.front().number <= number) {
     Sent& sent = under_way_.front();
-    progress = true;
     if (sent.number == number) {
       round_trip_.Add(now - sent.at);
     } else if (absl::c_none_of(in_doubt, [&](const Feed& other) {
@@ -55,11 +58,9 @@ std::vector<FeedLink::Feed> FeedLink::OnReply(uint64_t number, absl::Time now) {
     bytes_under_way_ -= sent.bytes;
     under_way_.pop_front();
   }
-  if (progress) {
-    unanswered_ = 0;
-    probe_at_ = under_way_.empty() ? absl::InfiniteFuture()
-                                   : now + round_trip_.Timeout();
-  }
+  unanswered_ = 0;
+  probe_at_ =
+      under_way_.empty() ? absl::InfiniteFuture() : now + round_trip_.Timeout();
   return in_doubt;
 }
 

@@ -77,9 +77,11 @@ class FeedLink {
   // A message that asks what the other thread has of the feed. It leaves.
   Message Probe(const Feed& feed, absl::Time now);
 
-  // The reply to the message with this number has come. Returns the feeds of
-  // earlier messages that had no reply so far.
-  std::vector<Feed> OnReply(uint64_t number, absl::Time now);
+  // A reply has come. Returns the feeds of messages before the one that it
+  // answers which had no reply so far. Without effect if none of this feed with
+  // this number is under way: numbers begin at 1 in each life of a server, and
+  // the reply may be one of a life before.
+  std::vector<Feed> OnReply(const wire::HandOverReply& reply, absl::Time now);
   // Of the oldest message, if its reply is late: it is time to probe this feed.
   // Call it at NextWakeup() or later.
   std::optional<Feed> OnTick(absl::Time now);
@@ -113,7 +115,8 @@ class FeedLink {
   Options options_;
   RoundTrip round_trip_;
   uint64_t last_number_ = 0;
-  std::deque<Sent> under_way_;  // By number: no later one has been answered.
+  // By number, without gaps: no later one has been answered.
+  std::deque<Sent> under_way_;
   size_t bytes_under_way_ = 0;
   int unanswered_ = 0;  // Probes since the last reply.
   absl::Time probe_at_ = absl::InfiniteFuture();

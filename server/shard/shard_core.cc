@@ -990,7 +990,7 @@ void ShardCore::OnHandOverReply(const PeerId& from, const Message& message,
   const auto to = links_.find(OwnerOf(from));
   if (to == links_.end()) return;  // Of a life before.
   const std::vector<FeedLink::Feed> passed_over =
-      to->second.link.OnReply(reply.number(), now_);
+      to->second.link.OnReply(reply, now_);
   for (const FeedLink::Feed& feed : passed_over) {
     const ShardId shard{feed.shard};
     const LogFeed* const log = FeedTo(shard, to->first);

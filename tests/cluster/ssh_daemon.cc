@@ -51,17 +51,26 @@ SshDaemon::SshDaemon(const std::string& folder)
     known << "[" << address << "]:" << port_.port() << " " << host_key.at(0)
           << " " << host_key.at(1) << "\n";
   }
+  const std::vector<std::string> other_key =
+      absl::StrSplit(ReadText(absl::StrCat(folder, "/other.pub")), ' ');
+  known << "[" << kChanged << "]:" << port_.port() << " " << other_key.at(0)
+        << " " << other_key.at(1) << "\n";
   std::ofstream(absl::StrCat(folder, "/sshd_config"))
       << "Port " << port_.port() << "\nListenAddress " << kFirst
       << "\nListenAddress " << kSecond << "\nListenAddress " << kUnknown
-      << "\nHostKey " << folder << "/host\nAuthorizedKeysFile " << folder
+      << "\nListenAddress " << kChanged << "\nHostKey " << folder
+      << "/host\nAuthorizedKeysFile " << folder
       << "/user.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
       << "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
       << "PermitRootLogin prohibit-password\nMaxStartups 100\n";
+  Start();
+}
+
+void SshDaemon::Start() {
   daemon_ = std::make_unique<Process>(
       std::vector<std::string>{Program(), "-D", "-e", "-f",
-                               absl::StrCat(folder, "/sshd_config")},
-      absl::StrCat(folder, "/sshd.log"));
+                               absl::StrCat(folder_, "/sshd_config")},
+      absl::StrCat(folder_, "/sshd.log"));
   EXPECT_TRUE(WaitUntil(kReadyMax, [&] {
     return daemon_->Output().find(absl::StrCat(
                "Server listening on ", kUnknown)) != std::string::npos &&

@@ -26,8 +26,13 @@ class SshDaemon {
   // Addresses of the daemon.
   static constexpr char kFirst[] = "127.0.0.2";
   static constexpr char kSecond[] = "127.0.0.3";
-  // Where it listens as well, and whose key nobody knows.
+  // Where it listens as well, and whose key nobody knows, or another one.
   static constexpr char kUnknown[] = "127.0.0.4";
+  static constexpr char kChanged[] = "127.0.0.5";
+
+  // Nobody gets in any more; who is in, stays.
+  void Stop() { daemon_.reset(); }
+  void Start();
 
   // The block ssh of a config, by which `slackline run` gets in.
   std::string Block() const { return BlockWithKey("user"); }

@@ -1,6 +1,7 @@
 // `slackline run --on ssh`, through a real sshd at addresses that stand for
 // hosts.
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <filesystem>
 #include <fstream>
@@ -30,6 +31,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 namespace fs = std::filesystem;
 
@@ -74,6 +76,18 @@ class SshTest : public JobTest {
     return Path(absl::StrCat(name, "/cluster.textproto"));
   }
 
+  // The folder of the run on the hosts; empty: there is none.
+  std::string There(const std::string& name) const {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(Path("there"), ignored)) {
+      if (absl::StartsWith(entry.path().filename().string(),
+                           absl::StrCat(name, "-"))) {
+        return entry.path().string();
+      }
+    }
+    return "";
+  }
+
   // The ssh that leads to the host.
   static pid_t SshTo(const std::string& host, const std::string& folder) {
     for (const std::string& process : ProcessesMentioning(folder)) {
@@ -109,13 +123,13 @@ TEST_F(SshTest, TrainsTheSameModelAsProcessesHereAndBringsAllFilesBack) {
         "logs/worker-3.log", "metrics.jsonl", "summary.json",
         "model.safetensors", "runs.txt"}) {
     EXPECT_EQ(ReadText(Path(absl::StrCat("there-too/", name))),
-              ReadText(Path(absl::StrCat("there/there-too/", name))))
+              ReadText(absl::StrCat(There("there-too"), "/", name)))
         << name;
   }
   EXPECT_THAT(ReadText(Path("there-too/logs/worker-3.log")), HasSubstr("done"));
   EXPECT_FALSE(fs::exists(Path("there-too/from-127.0.0.3")));
-  for (const char* const folder : {"there-too", "there/there-too"}) {
-    for (const auto& entry : fs::directory_iterator(Path(folder)))
+  for (const std::string& folder : {Path("there-too"), There("there-too")}) {
+    for (const auto& entry : fs::directory_iterator(folder))
       EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();
   }
   // The same command again knows that it has been done.
@@ -213,6 +227,132 @@ TEST_F(SshTest, AJobThatIsRestoredGetsANewAgentWhereTheConnectionWasCut) {
   ExpectNoProcessLeft();
 }
 
+// Nobody gets in for a while, as of a host that starts anew.
+TEST_F(SshTest, ProcessesOfAHostThatWasAwayAreStartedOnceItIsBack) {
+  const std::string config =
+      Write("job.textproto", Job({.train = kLong, .lease_ms = 2000}));
+  std::unique_ptr<Process> run = StartOnHosts(
+      "run", config,
+      {"--restart-workers=3", "--set=replicas=1", "--restart-servers=3"});
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value()) << run->Output();
+  daemon_->Stop();
+  SignalProcess(SshTo("127.0.0.3", Path("ssh")), SIGKILL);
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(), "; it is tried again for ");
+  })) << run->Output();
+  daemon_->Start();
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(), "started worker 3 again on 127.");
+  })) << run->Output();
+  EXPECT_TRUE(AwaitStatus(ClusterFile("run"), kJobMax,
+                          [](const wire::StatusReply& now) {
+                            return now.worker_size() == 4;
+                          })
+                  .has_value())
+      << run->Output();
+  // While a host is away, Ctrl-C is for the others.
+  daemon_->Stop();
+  SignalProcess(SshTo("127.0.0.3", Path("ssh")), SIGKILL);
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(),
+                             "worker 3 is started again once its host answers");
+  })) << run->Output();
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kJobMax), kInterruptedText) << run->Output();
+  EXPECT_FALSE(ReadModel(Path("run")).empty());
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+// As when a host is shut down: SIGTERM to all that runs there.
+TEST_F(SshTest, SigtermOnAHostSuspendsTheJobWithACheckpoint) {
+  const std::string config =
+      Write("job.textproto",
+            absl::StrCat(Job({.train = kLong}), "checkpoint { folder: \"",
+                         Path("checkpoints"), "\" }\n"));
+  const std::unique_ptr<Process> run = StartOnHosts("run", config);
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value()) << run->Output();
+  for (const std::string& process : ProcessesMentioning(Path("bin"))) {
+    int pid = 0;
+    if (absl::EndsWith(process, "slackline agent ") &&
+        !absl::StrContains(process, "ssh -T") &&
+        absl::SimpleAtoi(process.substr(0, process.find(':')), &pid)) {
+      SignalProcess(pid, SIGTERM);
+      break;
+    }
+  }
+  EXPECT_EQ(run->WaitText(kJobMax), "exited with code 75") << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("SIGTERM has come there"));
+  // It goes on on other hosts, and its records with it.
+  const std::string before = ReadText(Path("run/metrics.jsonl"));
+  const std::string first_line = before.substr(0, before.find('\n') + 1);
+  EXPECT_FALSE(first_line.empty());
+  const std::unique_ptr<Process> on = StartRun(
+      "run", config,
+      {"--on=ssh", "--hosts=127.0.0.3:4", "--set=launch.runs_dir=" + Path("b"),
+       absl::StrCat("--resume=", Path("checkpoints"))});
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] {
+    return ReadText(Path("run/metrics.jsonl")).size() > before.size();
+  })) << on->Output();
+  EXPECT_THAT(ReadText(Path("run/metrics.jsonl")), StartsWith(first_line));
+  on->Signal(SIGINT);
+  EXPECT_EQ(on->WaitText(kJobMax), kInterruptedText) << on->Output();
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+// The disk here has no room for a while, the hosts' disks have.
+TEST_F(SshTest, WhatAFullDiskHereHadNoRoomForComesAfterwards) {
+  const std::string small = Path("small");
+  fs::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "no right to mount a small disk";
+  const std::string config =
+      Write("job.textproto", Job({.train = "epochs: 30 seed: 1"}));
+  const std::unique_ptr<Process> run = StartOnHosts("small/run", config);
+  EXPECT_TRUE(AwaitProgress(ClusterFile("small/run")).has_value())
+      << run->Output();
+  const std::string filler = absl::StrCat(small, "/filler");
+  {
+    std::ofstream file(filler, std::ios::binary);
+    while (file) (file << std::string(4096, 'x')).flush();
+  }
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(), "; tried again for ");
+  })) << run->Output();
+  fs::remove(filler);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("No space left on device; it is asked for until "
+                              "it is"),
+                    HasSubstr("there: writing ")));
+  for (const char* const name :
+       {"metrics.jsonl", "summary.json", "model.safetensors", "runs.txt"}) {
+    EXPECT_EQ(ReadText(Path(absl::StrCat("small/run/", name))),
+              ReadText(absl::StrCat(There("run"), "/", name)))
+        << name;
+  }
+  umount2(small.c_str(), MNT_DETACH);
+}
+
+// Runs whose folders have one name here, and an old one there.
+TEST_F(SshTest, FoldersOfOneNameAreSeveralThere) {
+  const std::string config = Write("job.textproto", Job());
+  for (const char* const out : {"a/run", "b/run"}) {
+    fs::create_directories(Path(std::string(out, 1)));
+    const std::unique_ptr<Process> run = StartOnHosts(out, config);
+    EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  }
+  int folders = 0;
+  for (const auto& entry : fs::directory_iterator(Path("there"))) {
+    EXPECT_TRUE(fs::is_directory(entry)) << entry.path();
+    ++folders;
+  }
+  EXPECT_EQ(folders, 2);
+  EXPECT_EQ(ReadText(Path("a/run/runs.txt")).size(),
+            ReadText(Path("b/run/runs.txt")).size());
+}
+
 TEST_F(SshTest, AgentsEndTheirProcessesWhenTheLaunchingProgramIsKilled) {
   const std::string config = Write("job.textproto", Job({.train = kLong}));
   const std::unique_ptr<Process> run = StartOnHosts("run", config);
@@ -235,7 +375,8 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   const std::string config =
       Write("job.textproto", Job({}, "environment: \"GREETING=hello\""));
   const std::unique_ptr<Process> run =
-      StartOnHosts("run", config, {"--", fs::relative(program).string()});
+      StartOnHosts("run", config,
+                   {"--", fs::relative(program, fs::current_path()).string()});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_THAT(
       ReadText(Path("run/logs/worker-3.log")),
@@ -338,6 +479,9 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
   expect("host-key", Job(), "127.0.0.2:2,127.0.0.4:2",
          HasSubstr("host 127.0.0.4: no agent was started by ssh: its key is "
                    "not known here: `ssh-keyscan"));
+  expect("changed-key", Job(), "127.0.0.2:2,127.0.0.5:2",
+         HasSubstr("host 127.0.0.5: no agent was started by ssh: the host has "
+                   "another key than before"));
   const std::string bins = Path("bins");
   expect("program", Job({}, absl::StrCat("bin_dir: \"", bins, "\"")), both,
          HasSubstr(absl::StrCat(bins,
@@ -359,7 +503,8 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
   // /proc takes no folders, not even of root.
   expect("folder", absl::StrReplaceAll(Job(), {{Path("there"), "/proc/there"}}),
          both,
-         HasSubstr("host 127.0.0.2: folder /proc/there/folder cannot be made"));
+         AllOf(HasSubstr("host 127.0.0.2: folder /proc/there/folder-"),
+               HasSubstr("cannot be made"), HasSubstr("failure.txt")));
   expect("data",
          absl::StrReplaceAll(
              Job({}, "data_dir: \"/no/data\""),
@@ -367,8 +512,9 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
                "8000 test_examples: 1000\n  }",
                "idx {}"}}),
          both,
-         HasSubstr("host 127.0.0.2: the data are not in /no/data, which is no "
-                   "folder"));
+         AllOf(HasSubstr("host 127.0.0.2: the data are not in /no/data, which "
+                         "is no folder"),
+               HasSubstr("host 127.0.0.3: the data are not")));
   // Each host has a folder of its own there.
   expect("checkpoints", absl::StrCat(Job(), "checkpoint { every_steps: 20 }\n"),
          both,

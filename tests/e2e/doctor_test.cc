@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -228,13 +230,15 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
           "error: n1: ports: 7700 (coordinator) is taken at 10.77.0.1 (it has "
           "to be free); on n1: ss -ltnp 'sport = :7700' says by whom; or --set "
           "coordinator.port=PORT",
-          absl::StrCat("error: n1: run folder: ", Path("there/run"),
-                       " (to be made in ", Path("there"),
-                       "): No space left on device (it has to be written to); "
-                       "on n1: df -h ",
-                       Path("there"),
-                       ", and make room, or another by --out, or --set "
-                       "launch.runs_dir=DIR"),
+          AllOf(StartsWith(absl::StrCat("error: n1: run folder: ",
+                                        Path("there/run-"))),
+                EndsWith(absl::StrCat(
+                    " (to be made in ", Path("there"),
+                    "): No space left on device (it has to be written to); on "
+                    "n1: df -h ",
+                    Path("there"),
+                    ", and make room, or another by --out, or --set "
+                    "launch.runs_dir=DIR"))),
           AllOf(StartsWith(absl::StrCat(
                     "error: n2: version: ", Path("bin/slackline_server"),
                     " is 0.0.1 (slackline here is ")),
@@ -267,13 +271,16 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
   std::vector<std::string> shown;
   for (const absl::string_view line : absl::StrSplit(output_, '\n')) {
     if (!absl::StartsWith(line, "error: ")) continue;
-    shown.push_back(
+    const std::string named =
         absl::StrReplaceAll(line, {{Path("there"), "/scratch"},
                                    {Path("shared"), "/shared"},
                                    {Path("data"), "/data"},
                                    {Path("bin"), "/opt/slackline/bin"},
                                    {SLACKLINE_BIN_DIR, "/opt/slackline/bin"},
-                                   {VersionNumber(), "0.1.0"}}));
+                                   {VersionNumber(), "0.1.0"}});
+    // The end of the folder's name is of where the run is called.
+    shown.push_back(std::regex_replace(named, std::regex("run-[0-9a-f]{8}"),
+                                       "run-06ccabd3"));
   }
   EXPECT_THAT(ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/doctor.md")),
               HasSubstr(absl::StrJoin(shown, "\n")))

@@ -155,6 +155,63 @@ TEST(ChangedFilesTest, WhatWasThereIsSentWhenItChangesAndFilesOfTheHostAreNot) {
   EXPECT_EQ(parts[0].data(), "old and new");
 }
 
+// A folder in the file's place stands for a disk that is full.
+TEST(SentFilesTest, WhatCouldNotBeWrittenIsMissingUntilItHasComeAnew) {
+  const TempFolder folder;
+  const std::string there = absl::StrCat(folder.path(), "/there");
+  const std::string here = absl::StrCat(folder.path(), "/here");
+  fs::create_directories(there);
+  fs::create_directories(here);
+  ChangedFiles changed(there, /*all=*/true);
+  SentFiles sent(here);
+  const auto look = [&] {
+    std::vector<agent::FilePart> parts;
+    EXPECT_TRUE(changed.Look(10 << 20, &parts));
+    absl::Status last;
+    for (const agent::FilePart& part : parts)
+      last.Update(sent.Take("h1", part));
+    return last;
+  };
+  const std::string path = absl::StrCat(there, "/metrics.jsonl");
+  Put(path, "one\n", /*append=*/false);
+  ASSERT_TRUE(look().ok());
+  const std::string copy = absl::StrCat(here, "/metrics.jsonl");
+  fs::rename(copy, copy + "-aside");
+  fs::create_directory(copy);
+  Put(path, "two\n", /*append=*/true);
+  EXPECT_TRUE(absl::IsUnavailable(look()));
+  ASSERT_THAT(sent.missing(), ::testing::SizeIs(1));
+  EXPECT_EQ(sent.missing()[0].host, "h1");
+  EXPECT_EQ(sent.missing()[0].name, "metrics.jsonl");
+  EXPECT_THAT(sent.missing()[0].why, ::testing::HasSubstr(copy));
+  fs::remove(copy);
+  fs::rename(copy + "-aside", copy);
+  // More of it alone would leave a gap.
+  Put(path, "three\n", /*append=*/true);
+  EXPECT_TRUE(look().ok());
+  EXPECT_EQ(Get(copy), "one\n");
+  EXPECT_THAT(sent.missing(), ::testing::SizeIs(1));
+  // Two parts.
+  Put(path, std::string(kFilePartBytesMax, 'x'), /*append=*/true);
+  EXPECT_TRUE(look().ok());
+  changed.SendAgain("metrics.jsonl");
+  EXPECT_TRUE(look().ok());
+  EXPECT_EQ(Get(copy), Get(path));
+  EXPECT_TRUE(sent.missing().empty());
+}
+
+TEST(ChangedFilesTest, NamesThatNoMessageCanHaveAreSaidOnceAndStay) {
+  const TempFolder folder;
+  ChangedFiles changed(folder.path(), /*all=*/true);
+  Put(absl::StrCat(folder.path(), "/a\xff"), "x", /*append=*/false);
+  std::vector<agent::FilePart> parts;
+  EXPECT_TRUE(changed.Look(10 << 20, &parts));
+  EXPECT_TRUE(parts.empty());
+  EXPECT_THAT(changed.TakeUnsent(), ::testing::ElementsAre("a\xff"));
+  EXPECT_TRUE(changed.Look(10 << 20, &parts));
+  EXPECT_TRUE(changed.TakeUnsent().empty());
+}
+
 TEST(SentFilesTest, NamesThatLeadElsewhereAreRefused) {
   const TempFolder folder;
   SentFiles sent(folder.path());

@@ -26,6 +26,14 @@ FeedLink::Feed FeedOf(int32_t shard) {
   return feed;
 }
 
+wire::HandOverReply ReplyOf(int32_t shard, uint64_t number) {
+  wire::HandOverReply reply;
+  reply.set_shard(shard);
+  *reply.mutable_feed() = FeedOf(shard).feed;
+  reply.set_number(number);
+  return reply;
+}
+
 std::vector<int32_t> ShardsOf(const std::vector<FeedLink::Feed>& feeds) {
   std::vector<int32_t> shards;
   for (const FeedLink::Feed& feed : feeds) shards.push_back(feed.shard);
@@ -36,6 +44,9 @@ class FeedLinkTest : public ::testing::Test {
  protected:
   uint64_t Send(int32_t shard, size_t bytes = 10) {
     return link_.OnSend(FeedOf(shard), bytes, now_);
+  }
+  std::vector<FeedLink::Feed> Reply(int32_t shard, uint64_t number) {
+    return link_.OnReply(ReplyOf(shard, number), now_);
   }
 
   absl::Time now_ = absl::UnixEpoch();
@@ -55,7 +66,7 @@ TEST_F(FeedLinkTest, AllFeedsShareTheBytes) {
   EXPECT_FALSE(link_.HasRoomBehind(30, 11));
   const uint64_t second = Send(1, 40);
   EXPECT_FALSE(link_.HasRoom(1));
-  link_.OnReply(second - 1, now_);
+  Reply(0, second - 1);
   EXPECT_TRUE(link_.HasRoom(60));
   EXPECT_EQ(link_.bytes_under_way(), 40u);
 }
@@ -69,7 +80,7 @@ TEST_F(FeedLinkTest, WhatIsLargerThanAllGoesWhenNothingElseIsUnderWay) {
   EXPECT_TRUE(link_.HasRoom(1000));
   const uint64_t large = Send(0, 1000);
   EXPECT_FALSE(link_.HasRoom(1));
-  link_.OnReply(large, now_);
+  Reply(0, large);
   Send(0, 1);
   EXPECT_FALSE(link_.HasRoom(1000));
 }
@@ -80,7 +91,7 @@ TEST_F(FeedLinkTest, WhoWaitsGoesBeforeWhoComesLater) {
   link_.Wait(ShardId{2});
   link_.Wait(ShardId{5});
   EXPECT_THAT(link_.TakeWaiting(), IsEmpty()) << "there is no room";
-  link_.OnReply(first, now_);
+  Reply(0, first);
   EXPECT_FALSE(link_.HasRoom(1)) << "of those who came later";
   EXPECT_THAT(link_.TakeWaiting(), ElementsAre(ShardId{5}, ShardId{2}));
   EXPECT_TRUE(link_.HasRoom(1));
@@ -108,24 +119,36 @@ TEST_F(FeedLinkTest, WhoWasPassedOverIsInDoubtOnce) {
   Send(1);
   Send(0);
   const uint64_t last = Send(2);
-  EXPECT_THAT(ShardsOf(link_.OnReply(last, now_)), ElementsAre(0, 1));
-  EXPECT_THAT(link_.OnReply(last, now_), IsEmpty());
+  EXPECT_THAT(ShardsOf(Reply(2, last)), ElementsAre(0, 1));
+  EXPECT_THAT(Reply(2, last), IsEmpty());
   EXPECT_EQ(link_.bytes_under_way(), 0u);
 }
 
 TEST_F(FeedLinkTest, ALateReplyPassesNobodyOver) {
   const uint64_t first = Send(0);
   const uint64_t second = Send(1);
-  link_.OnReply(second, now_);
+  Reply(1, second);
   Send(2);
-  EXPECT_THAT(link_.OnReply(first, now_), IsEmpty());
+  EXPECT_THAT(Reply(0, first), IsEmpty());
   EXPECT_EQ(link_.messages_under_way(), 1u);
 }
 
 TEST_F(FeedLinkTest, RepliesToWhatWasNeverSentAreIgnored) {
   const uint64_t last = Send(0);
-  EXPECT_THAT(link_.OnReply(last + 1, now_), IsEmpty());
+  EXPECT_THAT(Reply(0, last + 1), IsEmpty());
   EXPECT_EQ(link_.messages_under_way(), 1u);
+}
+
+// Numbers begin at 1 in each life of a server.
+TEST_F(FeedLinkTest, RepliesToALifeBeforeAreIgnored) {
+  Send(0);
+  const uint64_t second = Send(1);
+  wire::HandOverReply before = ReplyOf(1, second);
+  before.mutable_feed()->set_term(3);
+  EXPECT_THAT(link_.OnReply(before, now_), IsEmpty());
+  EXPECT_THAT(Reply(0, second), IsEmpty()) << "of another shard";
+  EXPECT_EQ(link_.messages_under_way(), 2u);
+  EXPECT_THAT(ShardsOf(Reply(1, second)), ElementsAre(0));
 }
 
 // ---- Probes -----------------------------------------------------------------
@@ -156,7 +179,7 @@ TEST_F(FeedLinkTest, AProbeHasANumberAndNoEntries) {
   EXPECT_EQ(probe.header.hand_over().feed().follower(), 7u);
   EXPECT_EQ(probe.header.hand_over().number(), 2u);
   EXPECT_EQ(probe.header.hand_over().record_size(), 0);
-  link_.OnReply(2, now_);
+  Reply(3, 2);
   EXPECT_EQ(link_.NextWakeup(), absl::InfiniteFuture());
 }
 
@@ -165,7 +188,7 @@ TEST_F(FeedLinkTest, WhatIsLateIsMeasured) {
   for (int i = 0; i < 10; ++i) {
     const uint64_t number = Send(0);
     now_ += absl::Milliseconds(200);
-    link_.OnReply(number, now_);
+    Reply(0, number);
   }
   EXPECT_EQ(link_.round_trip().smoothed(), absl::Milliseconds(200));
   const absl::Time sent = now_;
@@ -184,6 +207,7 @@ TEST(FeedLinkHistories, UnreadBytesStayBelowTheBoundAndEverybodyHasTurns) {
     FeedLink link({.window_bytes = kWindow, .messages_max = 20});
     absl::Time now = absl::UnixEpoch();
     struct OnItsWay {
+      int32_t shard;
       uint64_t number;
       size_t bytes;
     };
@@ -195,7 +219,8 @@ TEST(FeedLinkHistories, UnreadBytesStayBelowTheBoundAndEverybodyHasTurns) {
     const auto pump = [&](int shard) {
       const auto at = static_cast<size_t>(shard);
       if (!link.HasRoom(next[at])) return link.Wait(ShardId{shard});
-      unread.push_back({link.OnSend(FeedOf(shard), next[at], now), next[at]});
+      unread.push_back(
+          {shard, link.OnSend(FeedOf(shard), next[at], now), next[at]});
       ++sent[at];
       next[at] = static_cast<size_t>(rng.Between(1, kLargest));
     };
@@ -211,11 +236,14 @@ TEST(FeedLinkHistories, UnreadBytesStayBelowTheBoundAndEverybodyHasTurns) {
       if (const auto late = link.OnTick(now); late && unread.size() < 40) {
         const uint64_t number =
             link.Probe(*late, now).header.hand_over().number();
-        unread.push_back({number, link.bytes_under_way() - bytes});
+        unread.push_back({late->shard, number, link.bytes_under_way() - bytes});
       }
       if (step % 200 < 100) continue;  // It stands still.
       for (int i = 0; i < 2 && !unread.empty(); ++i) {
-        EXPECT_THAT(link.OnReply(unread.front().number, now), IsEmpty());
+        EXPECT_THAT(
+            link.OnReply(ReplyOf(unread.front().shard, unread.front().number),
+                         now),
+            IsEmpty());
         unread.pop_front();
       }
       for (const ShardId shard : link.TakeWaiting())

@@ -21,9 +21,11 @@ TEST(HostsTest, AreReadAsMpirunAndHorovodrunTakeThem) {
               ElementsAre(HostSlots{"h1", 4}, HostSlots{"h2", 1},
                           HostSlots{"fd00::5", 2}, HostSlots{"fd00::6", 1}));
   EXPECT_THAT(
-      ParseHostFile("# two of them\nh1 slots=4\n\n  h2\t slots=2 # slow\nh3\n")
+      ParseHostFile("# two of them\nh1 slots=4\n\n  h2\t slots=2 # slow\nh3\n"
+                    "h4 slots = 3 max_slots=9\n")
           .value(),
-      ElementsAre(HostSlots{"h1", 4}, HostSlots{"h2", 2}, HostSlots{"h3", 1}));
+      ElementsAre(HostSlots{"h1", 4}, HostSlots{"h2", 2}, HostSlots{"h3", 1},
+                  HostSlots{"h4", 3}));
 }
 
 TEST(HostsTest, WhatIsWrongIsNamed) {
@@ -41,6 +43,8 @@ TEST(HostsTest, WhatIsWrongIsNamed) {
   };
   EXPECT_THAT(file_error("h1\nh2 cpus=3\n"),
               HasSubstr("line 2: 'h2 cpus=3': a host, and perhaps slots=N"));
+  EXPECT_THAT(file_error("h1:2\n"), HasSubstr("line 1: 'h1:2': a host, and"));
+  EXPECT_THAT(file_error("h1 slots=\n"), HasSubstr("line 1: "));
   EXPECT_THAT(file_error("h1 slots=-1"), HasSubstr("line 1: "));
   EXPECT_THAT(file_error("# none\n"), HasSubstr("no host is named"));
   EXPECT_THAT(std::string(ReadHostFile("/no/such").status().message()),

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -30,6 +31,7 @@
 #include "proto/agent.pb.h"
 #include "tools/cli/agent/agent_frames.h"
 #include "tools/cli/agent/changed_files.h"
+#include "tools/cli/agent/sent_files.h"
 #include "tools/cli/data/data_location.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/file_descriptor.h"
@@ -46,6 +48,8 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 constexpr absl::Duration kPollMax = absl::Milliseconds(20);
 constexpr absl::Duration kAliveEvery = absl::Seconds(5);
 constexpr absl::Duration kSilenceMax = absl::Minutes(1);
+// From SIGTERM on, where nobody is there any more to say what is to be done.
+constexpr absl::Duration kTerminatedMax = absl::Seconds(30);
 // What waits to be sent; then files wait.
 constexpr size_t kWaitingBytesMax = 4 << 20;
 
@@ -79,7 +83,7 @@ bool IsMarked(const std::string& folder, const std::string& mark) {
          std::filesystem::exists(absl::StrCat(folder, "/", mark), ignored);
 }
 
-// The programs that cannot be started here: the first one.
+// The first program that cannot be started from the working folder.
 absl::Status FindPrograms(const agent::Begin& begin) {
   for (const std::string& program : begin.program())
     SL_RETURN_IF_ERROR(FindProgram(program).status());
@@ -114,7 +118,7 @@ class Agent {
 
   int Run() {
     SendHello();
-    while (Receive() && signals_->Wait(absl::ZeroDuration()).all() == 0) {
+    while (Receive() && GoOnAfterSignals()) {
       Reap();
       SendFiles();
       if (time_.Now() - said_ > kAliveEvery) {
@@ -125,11 +129,37 @@ class Agent {
       if (!Write()) break;
       WaitForSomething();
     }
+    if (terminated_) AwaitProcesses();
     EndAll();
     return kExitDone;
   }
 
  private:
+  // The host is shut down, or a batch system ends what runs here: SIGTERM is
+  // for the processes, which may have a checkpoint to write. False: at once.
+  bool GoOnAfterSignals() {
+    const SignalWatch::Requests requests = signals_->Wait(absl::ZeroDuration());
+    if (requests.all() == 0) return true;
+    if (requests.all() > requests.terminations || terminated_) return false;
+    terminated_ = true;
+    agent::FromAgent message;
+    message.set_note(absl::StrCat("host ", host_name_,
+                                  ": SIGTERM has come there; its processes "
+                                  "are told to end"));
+    Send(message);
+    processes_.SignalAllBut(std::nullopt, SIGTERM);
+    return true;
+  }
+
+  // They end by themselves, or not.
+  void AwaitProcesses() {
+    const absl::Time end = time_.Now() + kTerminatedMax;
+    while (processes_.AnyRuns() && time_.Now() < end &&
+           signals_->Wait(kPollMax).all() == 0) {
+      processes_.Reap();
+    }
+  }
+
   void Send(const agent::FromAgent& message) {
     waiting_ += AgentFrame(message);
     said_ = time_.Now();
@@ -143,7 +173,8 @@ class Agent {
     hello.set_protocol(kProtocol);
     std::array<char, 256> name = {};
     gethostname(name.data(), name.size() - 1);
-    hello.set_host_name(name.data());
+    host_name_ = name.data();
+    hello.set_host_name(host_name_);
     const Capacity here = CapacityHere();
     hello.set_cores(here.cores);
     hello.set_memory_bytes(here.memory_bytes);
@@ -210,6 +241,13 @@ class Agent {
         return;
       case agent::ToAgent::kAlive:
         return;
+      case agent::ToAgent::kPutFile:
+        PutFile(message.put_file());
+        return;
+      case agent::ToAgent::kSendAgain:
+        if (files_.has_value()) files_->SendAgain(message.send_again());
+        next_look_ = time_.Now();
+        return;
       case agent::ToAgent::WHAT_NOT_SET:
         done = absl::InvalidArgumentError("an empty message");
     }
@@ -224,15 +262,10 @@ class Agent {
     answer->set_shares_run_folder(shares);
     answer->set_shares_checkpoints(
         IsMarked(begin.checkpoint_folder(), begin.checkpoint_mark()));
-    // First: programs may be named as they are from there.
-    const std::string folder = begin.working_folder().empty()
-                                   ? begin.run_folder()
-                                   : begin.working_folder();
-    if (chdir(folder.c_str()) != 0) {
-      return Annotate(FolderError("cannot be entered", folder, errno),
-                      "the programs of workers run where slackline run does");
+    if (answer->shares_checkpoints()) {
+      answer->set_checkpoint_problem(
+          std::string(MakeFolder(begin.checkpoint_folder()).message()));
     }
-    SL_RETURN_IF_ERROR(FindPrograms(begin));
     SL_RETURN_IF_ERROR(FindDataFiles(begin));
     std::error_code ignored;
     if (!begin.resume().empty() &&
@@ -242,19 +275,41 @@ class Agent {
           " is not there; checkpoints of a job on several hosts are in a "
           "folder that all of them share (checkpoint.folder)"));
     }
+    const std::string folder = begin.working_folder().empty()
+                                   ? begin.run_folder()
+                                   : begin.working_folder();
+    if (chdir(folder.c_str()) != 0) {
+      return Annotate(FolderError("cannot be entered", folder, errno),
+                      "the programs of workers run where slackline run does");
+    }
+    SL_RETURN_IF_ERROR(FindPrograms(begin));
     if (!shares) {
       SL_RETURN_IF_ERROR(MakeFolder(absl::StrCat(begin.run_folder(), "/logs")));
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
       files_.emplace(begin.run_folder(), MaySend(begin));
+      put_.emplace(begin.run_folder());
     } else {
       files_.reset();
+      put_.reset();
     }
     run_folder_ = begin.run_folder();
     if (!begin.fork_program().empty())
       processes_.LoadForkServer(begin.fork_program());
     return absl::OkStatus();
+  }
+
+  void PutFile(const agent::FilePart& part) {
+    if (!put_.has_value()) return;
+    const absl::Status taken = put_->Take(host_name_, part);
+    if (taken.ok()) return;
+    agent::FromAgent message;
+    message.set_note(absl::StrCat("warning: host ", host_name_,
+                                  ": the records of the run are not complete "
+                                  "there: ",
+                                  taken.message()));
+    Send(message);
   }
 
   // Whether files beside logs are sent from here.
@@ -279,12 +334,17 @@ class Agent {
       return absl::InvalidArgumentError(
           "a process without a run, a command or a log");
     }
+    // Its name is free where the run was started, so one here is of another
+    // run.
+    const std::string log = absl::StrCat(run_folder_, "/", start.log());
+    std::error_code ignored;
+    std::filesystem::remove(log, ignored);
     const absl::Status started = processes_.Start(
         MemberOf(start.member()),
         {.command = {start.command().begin(), start.command().end()},
          .environment = {start.environment().begin(),
                          start.environment().end()}},
-        absl::StrCat(run_folder_, "/", start.log()), start.forked());
+        log, start.forked());
     if (files_.has_value()) files_->AddLog(start.log());
     if (start.last_forked()) processes_.EndForks();
     answer->set_pid(processes_.PidOf(MemberOf(start.member())));
@@ -313,6 +373,14 @@ class Agent {
     if (files_.has_value()) {
       std::vector<agent::FilePart> parts;
       all = files_->Look(kWaitingBytesMax, &parts);
+      for (const std::string& name : files_->TakeUnsent()) {
+        agent::FromAgent message;
+        message.set_note(absl::StrCat("warning: host ", host_name_,
+                                      ": the file '", absl::CHexEscape(name),
+                                      "' in ", run_folder_,
+                                      " stays there: its name is not UTF-8"));
+        Send(message);
+      }
       for (agent::FilePart& part : parts) {
         agent::FromAgent message;
         *message.mutable_file_part() = std::move(part);
@@ -381,9 +449,13 @@ class Agent {
   absl::Time heard_;
   absl::Time said_;
   absl::Time next_look_ = absl::InfinitePast();
+  bool terminated_ = false;  // By SIGTERM.
+  std::string host_name_;
   std::string run_folder_;
-  std::string mark_;                   // A file of this agent; empty: none.
-  std::optional<ChangedFiles> files_;  // None: the run's folder is shared.
+  std::string mark_;  // A file of this agent; empty: none.
+  // None: the run's folder is shared.
+  std::optional<ChangedFiles> files_;
+  std::optional<SentFiles> put_;
   MemberProcesses processes_;
   std::vector<MemberExit> exits_;  // To be sent after what they have written.
   std::vector<PortReservation> ports_;

@@ -29,6 +29,10 @@ class AgentFrameReader {
   void Append(absl::string_view bytes) {
     bytes_.append(bytes.data(), bytes.size());
   }
+  // What has come while the greeting has not.
+  absl::string_view BeforeGreeting() const {
+    return greeted_ ? absl::string_view() : bytes_;
+  }
   // Whether there was a whole message, which `*message` then is.
   // InvalidArgument: this is no stream of frames; nothing can follow.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -31,6 +32,8 @@ constexpr absl::Duration kCommandEndMax = absl::Seconds(2);
 // Of a misbehaving agent; the queues are emptied many times a second.
 constexpr size_t kQueueMax = 100'000;
 constexpr size_t kErrorOutputBytesMax = 4 << 10;
+// A file that could not be written is asked for again after so long.
+constexpr absl::Duration kSendAgainAfter = absl::Seconds(1);
 
 // Both ends are closed with exec; `ours`, 0 or 1, does not block.
 absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> Pipe(int ours) {
@@ -77,6 +80,7 @@ AgentLink::AgentLink(std::string host, FileDescriptor to, FileDescriptor from,
       wake_(std::move(wake)),
       child_(std::move(child)),
       to_(std::move(to)),
+      heard_(TimeSource().Now()),
       thread_([this] { Loop(); }) {}
 
 AgentLink::~AgentLink() {
@@ -139,6 +143,23 @@ void AgentLink::Wait(absl::Duration wait_max) {
   if (!over_) lock.WaitUntil(changed_, SteadyDeadline(wait_max));
 }
 
+absl::Duration AgentLink::SilentFor() {
+  MutexLock lock(mutex_);
+  return TimeSource().Now() - heard_;
+}
+
+void AgentLink::GiveUp() {
+  {
+    MutexLock lock(mutex_);
+    if (over_) return;
+    why_over_ =
+        absl::StrCat("nothing was heard for ",
+                     absl::FormatDuration(absl::Trunc(
+                         TimeSource().Now() - heard_, absl::Seconds(1))));
+  }
+  child_.Signal(SIGKILL);  // Closes the stream.
+}
+
 std::vector<agent::Exit> AgentLink::TakeExits() {
   MutexLock lock(mutex_);
   return std::exchange(exits_, {});
@@ -149,12 +170,21 @@ std::vector<std::string> AgentLink::TakeNotes() {
   return std::exchange(notes_, {});
 }
 
-std::string AgentLink::ErrorOutput() const {
-  return absl::StrJoin(
-      LastLines(ReadTail(absl::StrCat("/proc/self/fd/", errors_.get()),
-                         kErrorOutputBytesMax),
-                6),
-      "; ");
+std::string AgentLink::ErrorText() {
+  std::string text = ReadTail(absl::StrCat("/proc/self/fd/", errors_.get()),
+                              kErrorOutputBytesMax);
+  MutexLock lock(mutex_);
+  if (!hello_.has_value()) {
+    const absl::string_view said = reader_.BeforeGreeting();
+    absl::StrAppend(
+        &text, "\n",
+        said.substr(said.size() - std::min(said.size(), kErrorOutputBytesMax)));
+  }
+  return text;
+}
+
+std::string AgentLink::ErrorOutput() {
+  return absl::StrJoin(LastLines(ErrorText(), 6), "; ");
 }
 
 absl::Status AgentLink::Lost() {
@@ -184,7 +214,6 @@ absl::Status AgentLink::Lost() {
 
 void AgentLink::Loop() {
   const TimeSource time;
-  absl::Time heard = time.Now();
   absl::Time said = time.Now();
   MutexLock lock(mutex_);
   while (true) {
@@ -207,11 +236,12 @@ void AgentLink::Loop() {
       waiting_ += AgentFrame(alive);
       said = time.Now();
     }
+    AskAgain(time.Now());
     if (files[0].revents != 0) {
-      heard = time.Now();
+      heard_ = time.Now();
       if (!ReadSome()) break;
       changed_.notify_all();
-    } else if (time.Now() - heard > kAgentSilenceMax) {
+    } else if (time.Now() - heard_ > kAgentSilenceMax) {
       why_over_ = absl::StrCat("nothing was heard for ",
                                absl::FormatDuration(kAgentSilenceMax));
       break;
@@ -221,6 +251,19 @@ void AgentLink::Loop() {
   over_ = true;
   to_.Close();
   changed_.notify_all();
+}
+
+void AgentLink::AskAgain(absl::Time now) {
+  for (auto file = again_.begin(); file != again_.end();) {
+    if (now < file->second) {
+      ++file;
+      continue;
+    }
+    agent::ToAgent message;
+    message.set_send_again(file->first);
+    waiting_ += AgentFrame(message);
+    file = again_.erase(file);
+  }
 }
 
 bool AgentLink::ReadSome() {
@@ -266,11 +309,16 @@ void AgentLink::Take(agent::FromAgent message) {
         const MutexRelease release(mutex_);
         taken = files->Take(host_, message.file_part());
       }
-      if (taken.ok() || said_unwritten_) break;
+      if (taken.ok()) break;
+      if (absl::IsUnavailable(taken)) {
+        again_.try_emplace(message.file_part().name(),
+                           TimeSource().Now() + kSendAgainAfter);
+      }
+      if (said_unwritten_) break;
       said_unwritten_ = true;
-      notes_.push_back(
-          absl::StrCat("warning: a file of host ", host_,
-                       " is not complete here: ", taken.message()));
+      notes_.push_back(absl::StrCat("warning: a file of host ", host_,
+                                    " is not complete here: ", taken.message(),
+                                    "; it is asked for until it is"));
       break;
     }
     case agent::FromAgent::kNote:

@@ -55,10 +55,16 @@ class AgentLink {
   // OK while the agent may be there. Then, for good, why it is not: what the
   // command has written to stderr is in the text.
   absl::Status Lost();
-  // What the command has written to stderr, the end of it.
-  std::string ErrorOutput() const;
+  // What the command has written to stderr, and to stdout before an agent
+  // answered: a few KiB of its end, and the last lines of that in one.
+  std::string ErrorText();
+  std::string ErrorOutput();
   // Once Lost(): how the command has ended, if it has.
   const std::optional<ExitStatus>& exit() const { return exit_; }
+  // Since something has come.
+  absl::Duration SilentFor();
+  // Of an agent that is not heard: it counts as lost at once.
+  void GiveUp();
   // Ends the stream: the agent kills its processes. The destructor waits.
   void Close();
 
@@ -70,6 +76,8 @@ class AgentLink {
   bool ReadSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WriteSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(agent::FromAgent message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For the files that could not be written.
+  void AskAgain(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string host_;
   const FileDescriptor from_;
@@ -85,6 +93,7 @@ class AgentLink {
   FileDescriptor to_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more comes.
+  absl::Time heard_ ABSL_GUARDED_BY(mutex_);
   std::string why_over_ ABSL_GUARDED_BY(mutex_);
   std::string waiting_ ABSL_GUARDED_BY(mutex_);  // To be written.
   uint32_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -95,6 +104,8 @@ class AgentLink {
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);
   SentFiles* files_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool said_unwritten_ ABSL_GUARDED_BY(mutex_) = false;
+  // Names of files, and when each is asked for again.
+  std::map<std::string, absl::Time> again_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // The last member: it uses all others.
 };

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/utf8.h"
 #include "tools/cli/file_descriptor.h"
 
 namespace slackline {
@@ -41,7 +42,7 @@ bool IsSentName(const std::string& name) {
   absl::ConsumePrefix(&last, kLogsFolder);
   return !last.empty() && last.size() <= kNameLengthMax && last[0] != '.' &&
          last.find('/') == absl::string_view::npos &&
-         last.find('\0') == absl::string_view::npos &&
+         last.find('\0') == absl::string_view::npos && IsUtf8(last) &&
          !absl::StrContains(last, ".partial-") &&
          !absl::StartsWith(last, "coordinator.state") &&
          name != "cluster.textproto";
@@ -60,7 +61,7 @@ ChangedFiles::ChangedFiles(std::string folder, bool all)
   }
 }
 
-std::vector<std::string> ChangedFiles::Names() const {
+std::vector<std::string> ChangedFiles::Names() {
   std::vector<std::string> names(logs_.begin(), logs_.end());
   std::error_code error;
   std::filesystem::directory_iterator entry;
@@ -69,13 +70,28 @@ std::vector<std::string> ChangedFiles::Names() const {
        entry.increment(error)) {
     std::string name = entry->path().filename().string();
     std::error_code ignored;
-    if (entry->is_regular_file(ignored) && !entry->is_symlink(ignored) &&
-        IsSentName(name)) {
+    if (!entry->is_regular_file(ignored) || entry->is_symlink(ignored))
+      continue;
+    if (!IsUtf8(name)) {
+      if (said_unsent_.insert(name).second) unsent_.insert(std::move(name));
+    } else if (IsSentName(name)) {
       names.push_back(std::move(name));
     }
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::vector<std::string> ChangedFiles::TakeUnsent() {
+  const std::set<std::string> taken = std::exchange(unsent_, {});
+  return {taken.begin(), taken.end()};
+}
+
+void ChangedFiles::SendAgain(const std::string& name) {
+  const auto file = files_.find(name);
+  if (file == files_.end()) return;
+  file->second.sent = -1;
+  file->second.is_old = false;
 }
 
 bool ChangedFiles::Look(size_t bytes_max, std::vector<agent::FilePart>* parts) {

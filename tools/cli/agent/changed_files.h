@@ -31,6 +31,11 @@ class ChangedFiles {
   // A file in logs/ of the folder, "logs/worker-2.log".
   void AddLog(const std::string& name) { logs_.insert(name); }
 
+  // Files whose names no message can have, each once.
+  std::vector<std::string> TakeUnsent();
+  // What was sent of the file has not arrived.
+  void SendAgain(const std::string& name);
+
   // Appends what has changed, at most about `bytes_max`. True: that is all.
   bool Look(size_t bytes_max, std::vector<agent::FilePart>* parts);
 
@@ -43,7 +48,7 @@ class ChangedFiles {
     int64_t sent = -1;       // Bytes; -1: nothing of this file.
     bool is_old = false;     // As it was at the beginning.
   };
-  std::vector<std::string> Names() const;
+  std::vector<std::string> Names();
   // Whether all of it is sent.
   bool Send(const std::string& name, size_t* bytes_left,
             std::vector<agent::FilePart>* parts);
@@ -52,6 +57,8 @@ class ChangedFiles {
   const bool all_;
   std::set<std::string> logs_;
   std::map<std::string, File> files_;
+  std::set<std::string> unsent_;
+  std::set<std::string> said_unsent_;
 };
 
 // Whether a part may name its file so: one name, or one in logs/.

@@ -25,6 +25,39 @@ absl::Status WriteError(const std::string& path) {
 
 absl::Status SentFiles::Take(const std::string& host,
                              const agent::FilePart& part) {
+  if (!part.anew() && IsUseless(host, part.name())) return absl::OkStatus();
+  const absl::Status written = Write(host, part);
+  if (absl::IsInvalidArgument(written)) return written;
+  MutexLock lock(mutex_);
+  const std::pair<std::string, std::string> key(host, part.name());
+  if (!written.ok()) {
+    missing_[key] = {.why = std::string(written.message())};
+  } else if (part.complete()) {
+    missing_.erase(key);
+  } else if (const auto found = missing_.find(key); found != missing_.end()) {
+    found->second.comes = true;
+  }
+  return written;
+}
+
+std::vector<SentFiles::Missing> SentFiles::missing() const {
+  MutexLock lock(mutex_);
+  std::vector<Missing> all;
+  for (const auto& [key, failed] : missing_) {
+    all.push_back({.host = key.first, .name = key.second, .why = failed.why});
+  }
+  return all;
+}
+
+bool SentFiles::IsUseless(const std::string& host,
+                          const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto found = missing_.find({host, name});
+  return found != missing_.end() && !found->second.comes;
+}
+
+absl::Status SentFiles::Write(const std::string& host,
+                              const agent::FilePart& part) {
   if (!IsSentName(part.name()) || part.data().size() > kFilePartBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a part of ", part.data().size(), " bytes of a file with a name of ",
@@ -55,7 +88,11 @@ absl::Status SentFiles::Take(const std::string& host,
   while (!left.empty()) {
     const ssize_t written = write(file.get(), left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return WriteError(target);
+    if (written < 0) {
+      const absl::Status failed = WriteError(target);
+      if (in_partial) std::filesystem::remove(partial, error);
+      return failed;
+    }
     left.remove_prefix(static_cast<size_t>(written));
   }
   if (in_partial && part.complete() &&

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
@@ -19,14 +20,33 @@ class SentFiles {
   // A file that begins anew has its name once it is complete. A name that a
   // file of another host has already is taken below from-HOST/.
   // InvalidArgument: no agent sends such a part; Unavailable: the file cannot
-  // be written.
+  // be written, and counts as missing until it comes anew and is complete.
   absl::Status Take(const std::string& host, const agent::FilePart& part);
 
+  struct Missing {
+    std::string host;
+    std::string name;
+    std::string why;
+  };
+  std::vector<Missing> missing() const;
+
  private:
+  absl::Status Write(const std::string& host, const agent::FilePart& part);
+  // Of a file that is missing, and does not come anew: a part of it is of no
+  // use.
+  bool IsUseless(const std::string& host, const std::string& name) const;
+
   const std::string folder_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::string, std::string> hosts_
       ABSL_GUARDED_BY(mutex_);  // By name.
+  struct Failed {
+    std::string why;
+    bool comes = false;  // Anew.
+  };
+  // By host and name.
+  std::map<std::pair<std::string, std::string>, Failed> missing_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace slackline

@@ -47,8 +47,8 @@ namespace fs = std::filesystem;
 
 constexpr char kHereEngine[] = "here";
 // To read the data, and to ask programs for their versions.
-constexpr absl::Duration kLookMax = absl::Minutes(2);
-constexpr absl::Duration kAnswerMax = absl::Seconds(20);
+constexpr absl::Duration kHostLookMax = absl::Minutes(2);
+constexpr absl::Duration kMarksMax = absl::Seconds(20);
 
 std::string AbsolutePath(const std::string& path) {
   std::error_code ignored;
@@ -78,7 +78,8 @@ class JobExaminer {
     if (shell_.name.empty()) shell_ = HereShell();
   }
 
-  // Aborted: a signal has come. Other errors: nothing could be looked at.
+  // IsInterruption(): a signal has come. Other errors: nothing could be looked
+  // at.
   absl::StatusOr<doctor::Report> Run() {
     doctor::Job job;
     SL_RETURN_IF_ERROR(FindPlaces(&job));
@@ -90,7 +91,7 @@ class JobExaminer {
     SL_RETURN_IF_ERROR(Connect(&examination));
     LookHere(&examination);
     SL_RETURN_IF_ERROR(
-        examination.AskAll(kLookMax, [&](const doctor::HostNeed& need) {
+        examination.AskAll(kHostLookMax, [&](const doctor::HostNeed& need) {
           doctor::Question question;
           *question.mutable_look() = LookOf(need);
           return question;
@@ -98,7 +99,7 @@ class JobExaminer {
     SL_RETURN_IF_ERROR(examination.OpenDoors());
     if (SharesFolders(examination.job())) {
       SL_RETURN_IF_ERROR(
-          examination.AskAll(kAnswerMax, [this](const doctor::HostNeed&) {
+          examination.AskAll(kMarksMax, [this](const doctor::HostNeed&) {
             doctor::Question question;
             question.mutable_see_marks()->set_mark(mark_);
             AddFolders(paths_.run_folder,
@@ -340,7 +341,7 @@ int ExamineJob(const DoctorOptions& given) {
   if (!signals.ok()) return Fail("doctor", signals.status());
   const absl::StatusOr<doctor::Report> report =
       JobExaminer(options.run, *std::move(config), signals->get()).Run();
-  if (absl::IsAborted(report.status())) {
+  if (IsInterruption(report.status())) {
     Say("slackline doctor: interrupted");
     return kExitInterrupted;
   }

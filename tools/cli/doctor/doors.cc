@@ -36,9 +36,9 @@ constexpr absl::string_view kDoorGreeting = "slackline doctor 1\n";
 constexpr size_t kCountBytes = 8;
 constexpr int kPings = 3;
 // One packet may be lost: it is sent again after a second.
-constexpr absl::Duration kConnectMax = absl::Milliseconds(1500);
+constexpr absl::Duration kDoorConnectMax = absl::Milliseconds(1500);
 // Where another door of the host has not answered.
-constexpr absl::Duration kConnectAgainMax = absl::Milliseconds(250);
+constexpr absl::Duration kDoorConnectAgainMax = absl::Milliseconds(250);
 // Of all targets: an agent that says nothing for a minute is given up.
 constexpr absl::Duration kTryMax = absl::Seconds(30);
 constexpr absl::Duration kGreetMax = absl::Milliseconds(1500);
@@ -150,7 +150,7 @@ bool Serve(Peer* peer) {
 }
 
 // Waits for `events` until `end`. False: they have not come.
-bool Await(int socket, short events, absl::Time end) {
+bool AwaitEvents(int socket, short events, absl::Time end) {
   const TimeSource time;
   while (true) {
     pollfd file = {.fd = socket, .events = events, .revents = 0};
@@ -165,8 +165,8 @@ bool Await(int socket, short events, absl::Time end) {
 }
 
 // The connection, or in `*result` why there is none.
-FileDescriptor Connect(const doctor::Try::Target& target,
-                       absl::Duration wait_max, doctor::Connection* result) {
+FileDescriptor ConnectTo(const doctor::Try::Target& target,
+                         absl::Duration wait_max, doctor::Connection* result) {
   const TimeSource time;
   result->set_label(target.label());
   result->set_endpoint(HostPort(target.host(), target.port()));
@@ -195,10 +195,10 @@ FileDescriptor Connect(const doctor::Try::Target& target,
   if (connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) {
     error = errno;
     if (error == EINPROGRESS) {
-      if (!Await(socket.get(), POLLOUT, time.Now() + wait_max)) {
+      if (!AwaitEvents(socket.get(), POLLOUT, time.Now() + wait_max)) {
         result->set_state(doctor::Connection::NO_ANSWER);
         result->set_detail(absl::StrCat("no answer within ",
-                                        absl::FormatDuration(kConnectMax),
+                                        absl::FormatDuration(kDoorConnectMax),
                                         ", so packets are dropped on the way"));
         return FileDescriptor();
       }
@@ -217,7 +217,7 @@ FileDescriptor Connect(const doctor::Try::Target& target,
 
 // What a door answers, as it comes. False: nothing more, or not in time.
 bool ReadSome(int socket, absl::Time end, std::string* read) {
-  if (!Await(socket, POLLIN, end)) return false;
+  if (!AwaitEvents(socket, POLLIN, end)) return false;
   std::array<char, 4096> bytes;
   const ssize_t received =
       recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -378,10 +378,11 @@ doctor::Tried TryDoors(const doctor::Try& targets) {
   for (const doctor::Try::Target& target : targets.target()) {
     doctor::Connection& result = *tried.add_connection();
     if (time.Now() > end) continue;
-    const FileDescriptor socket = Connect(
-        target,
-        silent.count(target.host()) > 0 ? kConnectAgainMax : kConnectMax,
-        &result);
+    const FileDescriptor socket =
+        ConnectTo(target,
+                  silent.count(target.host()) > 0 ? kDoorConnectAgainMax
+                                                  : kDoorConnectMax,
+                  &result);
     if (result.state() == doctor::Connection::NO_ANSWER)
       silent.insert(target.host());
     if (socket.get() < 0) continue;

@@ -14,13 +14,17 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kAnswerMax = absl::Seconds(20);
+constexpr absl::Duration kQuestionMax = absl::Seconds(20);
 // Of one round; a host has more doors than one, and may not answer at any.
 constexpr absl::Duration kRoundMax = absl::Minutes(1);
 // Of all rounds: a large job is not held up for long.
 constexpr absl::Duration kRoundsMax = absl::Minutes(1);
 
 }  // namespace
+
+bool IsInterruption(const absl::Status& status) {
+  return absl::IsAborted(status) || absl::IsCancelled(status);
+}
 
 Examination::Examination(doctor::Job job, AskHosts ask) : ask_(std::move(ask)) {
   *facts_.mutable_job() = std::move(job);
@@ -53,7 +57,7 @@ std::vector<std::string> Examination::Reached() const {
 
 absl::StatusOr<doctor::Reply> Examination::Take(
     const std::string& host, absl::StatusOr<doctor::Reply> reply) {
-  if (absl::IsAborted(reply.status())) return reply;
+  if (IsInterruption(reply.status())) return reply;
   absl::Status fit = reply.status();
   if (fit.ok()) fit = CheckReply(*reply);
   if (fit.ok()) return reply;
@@ -76,7 +80,7 @@ absl::Status Examination::AskAll(
   for (size_t i = 0; i < replies.size(); ++i) {
     absl::StatusOr<doctor::Reply> reply =
         Take(reached[i], std::move(replies[i]));
-    if (absl::IsAborted(reply.status())) return reply.status();
+    if (IsInterruption(reply.status())) return reply.status();
     if (!reply.ok()) continue;
     doctor::Host& host = *HostOf(reached[i]);
     // The host has looked at its clock at some time in between; the quickest
@@ -93,7 +97,7 @@ absl::Status Examination::AskAll(
 }
 
 absl::Status Examination::OpenDoors() {
-  return AskAll(kAnswerMax, [](const doctor::HostNeed& need) {
+  return AskAll(kQuestionMax, [](const doctor::HostNeed& need) {
     doctor::Question question;
     *question.mutable_open()->mutable_door() = need.door();
     return question;
@@ -107,8 +111,8 @@ absl::Status Examination::CloseDoors() {
     questions.back().question.mutable_open();
   }
   for (const absl::StatusOr<doctor::Reply>& reply :
-       ask_(std::move(questions), kAnswerMax)) {
-    if (absl::IsAborted(reply.status())) return reply.status();
+       ask_(std::move(questions), kQuestionMax)) {
+    if (IsInterruption(reply.status())) return reply.status();
   }
   return absl::OkStatus();
 }
@@ -181,7 +185,7 @@ absl::Status Examination::MeasurePairs(bool from_here) {
     for (size_t i = 0; i < replies.size(); ++i) {
       absl::StatusOr<doctor::Reply> reply =
           Take(reached[i], std::move(replies[i]));
-      if (absl::IsAborted(reply.status())) return reply.status();
+      if (IsInterruption(reply.status())) return reply.status();
       if (!reply.ok()) continue;
       *pairs[i].mutable_connection() =
           std::move(*reply->mutable_tried()->mutable_connection());
@@ -217,7 +221,7 @@ absl::Status Examination::TryPairs(bool from_here) {
   for (size_t i = 0; i < replies.size(); ++i) {
     absl::StatusOr<doctor::Reply> reply =
         Take(reached[i], std::move(replies[i]));
-    if (absl::IsAborted(reply.status())) return reply.status();
+    if (IsInterruption(reply.status())) return reply.status();
     if (!reply.ok()) continue;
     int next = 0;
     for (doctor::Pair& pair : pairs[i]) {
@@ -238,7 +242,7 @@ absl::Status LookQuickly(const doctor::Job& job, bool from_here,
                          const AskHosts& ask, doctor::Report* report) {
   Examination examination(job, ask);
   SL_RETURN_IF_ERROR(
-      examination.AskAll(kAnswerMax, [&](const doctor::HostNeed& need) {
+      examination.AskAll(kQuestionMax, [&](const doctor::HostNeed& need) {
         // Others might take the resolver's time, and are not needed.
         std::set<std::string> names(job.by_name().begin(), job.by_name().end());
         names.insert(need.name());

@@ -17,9 +17,13 @@ struct HostQuestion {
   std::string host;
   doctor::Question question;
 };
-// The reply, or the error, of each, in their order. Aborted: a signal has come.
+// The reply, or the error, of each, in their order; IsInterruption(): a signal
+// has come.
 using AskHosts = std::function<std::vector<absl::StatusOr<doctor::Reply>>(
     std::vector<HostQuestion> questions, absl::Duration wait_max)>;
+
+// Cancelled, by Ctrl-C, or Aborted, by another signal.
+bool IsInterruption(const absl::Status& status);
 
 class Examination {
  public:
@@ -33,7 +37,7 @@ class Examination {
     HostOf(host)->set_unreached(why);
   }
 
-  // Of all: Aborted, and nothing else. A host that does not answer is
+  // Of all: IsInterruption(), and nothing else. A host that does not answer is
   // unreached. Asks every host one question.
   absl::Status AskAll(
       absl::Duration wait_max,

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/net/resolve.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -17,6 +18,7 @@
 #include "tools/cli/installed.h"
 #include "tools/cli/json.h"
 #include "tools/cli/process.h"
+#include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/logs.h"
 
 namespace slackline {
@@ -123,6 +125,21 @@ std::string NextStep(const AddServerOptions& options,
   }
 }
 
+// The new server is on this machine, and its address is the last server's
+// unless one is given.
+absl::Status CheckHost(const AddServerOptions& options,
+                       const config::ClusterConfig& config) {
+  if (!options.host.empty()) return absl::OkStatus();
+  const std::string& last = ServerProcesses(config).back().host;
+  const absl::StatusOr<std::string> address = ResolveHost(last);
+  if (!address.ok() || IsOwnAddress(*address, OwnAddresses()))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--host: the server is started on this machine, and the last one of the "
+      "job is on ",
+      last, "; give the name or address by which others reach this machine"));
+}
+
 absl::Status Add(const AddServerOptions& options) {
   SL_RETURN_IF_ERROR(CheckInstalled(options.bin_dir, kServerProgram));
   SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
@@ -132,6 +149,7 @@ absl::Status Add(const AddServerOptions& options) {
         absl::StrCat("job ", view.job(), " is ", EndText(view),
                      "; a server can be added while it is running"));
   }
+  SL_RETURN_IF_ERROR(CheckHost(options, job.config()));
   const int index = job.status().next_server();
   SL_ASSIGN_OR_RETURN(const std::string log, LogPath(options, index));
   SL_ASSIGN_OR_RETURN(ChildProcess child,

@@ -1,22 +1,30 @@
 #include "tools/cli/launch/remote_cluster.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
+#include "common/io/sha256.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
+#include "common/utf8.h"
+#include "tools/cli/agent/changed_files.h"
 
 namespace slackline {
 namespace {
@@ -27,11 +35,29 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kBeginMax = absl::Minutes(1);
 constexpr absl::Duration kRestartMax = absl::Seconds(15);
 constexpr absl::Duration kEndMax = absl::Seconds(10);
+// An agent says something every five seconds.
+constexpr absl::Duration kSilentWhenKilledMax = absl::Seconds(8);
 
+constexpr size_t kFolderHashDigits = 8;
+
+// Without a slash at its end.
 std::string WholePath(const std::string& path) {
+  if (path.empty()) return path;
   std::error_code ignored;
-  return path.empty() ? path
-                      : fs::absolute(path, ignored).lexically_normal().string();
+  fs::path whole = fs::absolute(path, ignored).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  return whole.string();
+}
+
+std::string ThisHost() {
+  std::array<char, 256> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Whether a job that goes on in the folder of its run reads the file there.
+bool IsRecord(const std::string& name) {
+  return name == "runs.txt" || absl::EndsWith(name, ".jsonl");
 }
 
 std::string MarkName() {
@@ -77,8 +103,12 @@ RemotePaths RemotePathsOf(const config::Launch& launch,
   if (!launch.has_bin_dir()) paths.bin_dir = WholePath(bin_dir);
   if (!launch.has_data_dir()) paths.data_dir = WholePath(data_dir);
   if (launch.has_runs_dir()) {
-    paths.run_folder = absl::StrCat(
-        launch.runs_dir(), "/", fs::path(paths.run_folder).filename().string());
+    // Folders of one name in several places here have several names there.
+    const fs::path here(paths.run_folder);
+    paths.run_folder =
+        absl::StrCat(launch.runs_dir(), "/", here.filename().string(), "-",
+                     Sha256Hex(absl::StrCat(ThisHost(), ":", here.string()))
+                         .substr(0, kFolderHashDigits));
   }
   return paths;
 }
@@ -96,6 +126,8 @@ std::vector<std::string> HostsOfMembers(const config::ClusterConfig& config) {
 
 absl::Status CheckRemoteConfig(const config::ClusterConfig& config,
                                const std::string& engine) {
+  if (!IsUtf8(config.launch().runs_dir()))
+    return CheckPathText("launch.runs_dir", config.launch().runs_dir());
   const std::string& folder = config.checkpoint().folder();
   if (config.has_checkpoint() && !folder.empty() && folder[0] != '/') {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -114,7 +146,20 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
               : ""),
       launch_(options_.launch),
       sender_mark_(MarkName()),
-      logs_(options_.launch.out_dir) {
+      logs_(options_.launch.out_dir),
+      returning_(
+          {.begin =
+               [this](const std::string& host) { return BeginRequestTo(host); },
+           .check =
+               [this](const std::string& host, const agent::Answer& answer) {
+                 return CheckShared(host, answer);
+               },
+           .start =
+               [this](const Member& member) {
+                 logs_.Begin(member);
+                 return StartOf(member, RelaunchOf(launch_, member));
+               }},
+          hosts) {
   launch_.bin_dir = options_.paths.bin_dir;
   launch_.data_dir = options_.paths.data_dir;
   launch_.out_dir = options_.paths.run_folder;
@@ -131,13 +176,17 @@ absl::StatusOr<std::unique_ptr<Cluster>> RemoteCluster::Start(
     const Options& options, RemoteHosts* hosts, SignalWatch* signals) {
   // No make_unique: the constructor is private.
   std::unique_ptr<RemoteCluster> cluster(new RemoteCluster(options, hosts));
+  std::vector<std::string> lost;
   for (const std::string& host : hosts->hosts()) {
-    if (!hosts->On(host).Lost().ok())
-      SL_RETURN_IF_ERROR(hosts->Reconnect(host));
+    if (!hosts->On(host).Lost().ok()) lost.push_back(host);
+  }
+  if (!lost.empty()) {
+    SL_RETURN_IF_ERROR(hosts->Reconnect(lost, kHostReturnMax, signals));
   }
   SL_RETURN_IF_ERROR(cluster->logs_.MakeFolder());
-  hosts->WriteFilesTo(options.launch.out_dir);
+  const bool is_first = hosts->WriteFilesTo(options.launch.out_dir);
   SL_RETURN_IF_ERROR(cluster->Begin(hosts->hosts(), signals));
+  if (is_first) SL_RETURN_IF_ERROR(cluster->PutRecords());
   const std::vector<Member> members = MembersOf(options.launch);
   std::map<std::string, Member> last_forked;
   for (const Member& member : members) {
@@ -170,7 +219,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> RemoteCluster::Start(
 RemoteCluster::~RemoteCluster() {
   std::vector<RemoteHosts::Request> requests;
   for (const std::string& host : remote_->hosts()) {
-    if (!remote_->On(host).Lost().ok()) continue;
+    AgentLink& link = remote_->On(host);
+    if (!link.Lost().ok() || !link.hello().has_value()) continue;
     agent::ToAgent message;
     message.mutable_end_processes();
     requests.push_back({.host = host, .message = std::move(message)});
@@ -179,6 +229,39 @@ RemoteCluster::~RemoteCluster() {
   remote_->Ask(std::move(requests), kEndMax, nullptr).IgnoreError();
   for (const std::string& host : remote_->hosts())
     remote_->On(host).TakeExits();
+}
+
+absl::Status RemoteCluster::PutRecords() {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry :
+       fs::directory_iterator(options_.launch.out_dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file(error) && IsSentName(name) && IsRecord(name))
+      names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    std::ifstream file(absl::StrCat(options_.launch.out_dir, "/", name),
+                       std::ios::binary);
+    std::string data(kFilePartBytesMax, '\0');
+    bool anew = true;
+    while (file) {
+      file.read(data.data(), static_cast<std::streamsize>(data.size()));
+      agent::ToAgent message;
+      agent::FilePart& part = *message.mutable_put_file();
+      part.set_name(name);
+      part.set_anew(anew);
+      part.set_data(data.data(), static_cast<size_t>(file.gcount()));
+      part.set_complete(file.eof());
+      anew = false;
+      remote_->On(remote_->hosts().front()).Send(std::move(message));
+    }
+    if (!file.eof()) {
+      return absl::UnavailableError(
+          absl::StrCat(options_.launch.out_dir, "/", name, " cannot be read"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
@@ -218,48 +301,66 @@ absl::Status RemoteCluster::Begin(const std::vector<std::string>& hosts,
   const auto first =
       std::find(others.begin(), others.end(), remote_->hosts().front());
   if (first != others.end()) {
-    SL_RETURN_IF_ERROR(BeginTogether({*first}, signals));
+    const absl::Status begun = BeginTogether({*first}, signals);
     others.erase(first);
+    if (absl::IsCancelled(begun) || absl::IsAborted(begun)) return begun;
+    // What is missing there may be missing everywhere.
+    if (!begun.ok()) {
+      const absl::Status too = BeginTogether(others, signals);
+      if (too.ok()) return begun;
+      return absl::Status(begun.code(),
+                          absl::StrCat(begun.message(), "\n", too.message()));
+    }
   }
   return BeginTogether(others, signals);
 }
 
 absl::Status RemoteCluster::BeginTogether(const std::vector<std::string>& hosts,
                                           SignalWatch* signals) {
-  if (hosts.empty()) return absl::OkStatus();
-  const FolderMark run_mark(options_.launch.out_dir);
-  std::string folder = checkpoints_;
-  if (!folder.empty()) {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) {
-      return absl::UnavailableError(
-          absl::StrCat("checkpoint.folder: ", folder,
-                       " cannot be made here: ", error.message()));
-    }
-  }
-  const FolderMark checkpoint_mark(folder.empty() ? options_.launch.out_dir
-                                                  : folder);
   std::vector<RemoteHosts::Request> requests;
+  std::vector<std::shared_ptr<void>> needs;  // Until all have answered.
   for (const std::string& host : hosts) {
-    agent::Begin begin = BeginOf(host);
-    begin.set_run_mark(run_mark.name());
-    begin.set_sender_mark(sender_mark_);
-    begin.set_makes_sender_mark(host == remote_->hosts().front());
-    if (!folder.empty()) {
-      begin.set_checkpoint_folder(
-          CheckpointRoot(options_.config, launch_.out_dir));
-      begin.set_checkpoint_mark(checkpoint_mark.name());
-    }
-    agent::ToAgent message;
-    *message.mutable_begin() = std::move(begin);
-    requests.push_back({.host = host, .message = std::move(message)});
+    SL_ASSIGN_OR_RETURN(ReturningHosts::BeginRequest request,
+                        BeginRequestTo(host));
+    requests.push_back({.host = host, .message = std::move(request.message)});
+    needs.push_back(std::move(request.needs));
   }
   SL_ASSIGN_OR_RETURN(const std::vector<agent::Answer> answers,
                       remote_->Ask(std::move(requests), kBeginMax, signals));
   for (size_t i = 0; i < hosts.size(); ++i)
     SL_RETURN_IF_ERROR(CheckShared(hosts[i], answers[i]));
   return absl::OkStatus();
+}
+
+absl::StatusOr<ReturningHosts::BeginRequest> RemoteCluster::BeginRequestTo(
+    const std::string& host) const {
+  struct Marks {
+    explicit Marks(const std::string& folder) : run(folder) {}
+    const FolderMark run;
+    std::optional<FolderMark> checkpoints;
+  };
+  const auto marks = std::make_shared<Marks>(options_.launch.out_dir);
+  agent::Begin begin = BeginOf(host);
+  begin.set_run_mark(marks->run.name());
+  begin.set_sender_mark(sender_mark_);
+  begin.set_makes_sender_mark(host == remote_->hosts().front());
+  if (!checkpoints_.empty()) {
+    std::error_code error;
+    fs::create_directories(checkpoints_, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("checkpoint.folder: ", checkpoints_,
+                       " cannot be made here: ", error.message()));
+    }
+    marks->checkpoints.emplace(checkpoints_);
+    begin.set_checkpoint_folder(
+        CheckpointRoot(options_.config, launch_.out_dir));
+    begin.set_checkpoint_mark(marks->checkpoints->name());
+  }
+  ReturningHosts::BeginRequest request;
+  *request.message.mutable_begin() = std::move(begin);
+  request.needs = marks;
+  return request;
 }
 
 absl::Status RemoteCluster::CheckShared(const std::string& host,
@@ -278,6 +379,10 @@ absl::Status RemoteCluster::CheckShared(const std::string& host,
         " here; the checkpoints of a job are in one folder that this machine "
         "and all hosts of servers share: name such a one by checkpoint { "
         "folder: ... }, or leave checkpoint out"));
+  }
+  if (!answer.checkpoint_problem().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "host ", host, ": checkpoint.folder: ", answer.checkpoint_problem()));
   }
   if (launch_.any_server_takes_over && !answer.shares_run_folder()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -309,6 +414,7 @@ agent::ToAgent RemoteCluster::StartOf(const Member& member,
 
 std::vector<MemberExit> RemoteCluster::Reap() {
   std::vector<MemberExit> exits;
+  GoOnWithReturning(TimeSource().Now(), &exits);
   for (const std::string& host : remote_->hosts()) {
     AgentLink& link = remote_->On(host);
     // In this order: what was said before the loss counts.
@@ -357,38 +463,88 @@ std::vector<MemberExit> RemoteCluster::Reap() {
   return exits;
 }
 
-absl::Status RemoteCluster::Restart(const Member& member) {
+absl::StatusOr<bool> RemoteCluster::Restart(const Member& member) {
   const std::string& host = HostOf(member);
-  const auto annotate = [&](const absl::Status& status) {
-    return Annotate(status, member.ToString());
-  };
-  if (!remote_->On(host).Lost().ok()) {
-    if (const absl::Status again = remote_->Reconnect(host); !again.ok())
-      return annotate(again);
-    if (const absl::Status begun = Begin({host}, nullptr); !begun.ok())
-      return annotate(begun);
+  if (returning_.Awaits(host) || !remote_->On(host).Lost().ok()) {
+    returning_.Add(host, member, TimeSource().Now());
+    return false;
   }
   logs_.Begin(member);
   const absl::StatusOr<std::vector<agent::Answer>> answers = remote_->Ask(
       {{.host = host, .message = StartOf(member, RelaunchOf(launch_, member))}},
       kRestartMax, nullptr);
-  if (!answers.ok()) return annotate(answers.status());
+  if (!answers.ok()) return Annotate(answers.status(), member.ToString());
   running_[member] = answers->front().pid();
-  return absl::OkStatus();
+  return true;
+}
+
+MemberExit RemoteCluster::NotStarted(const Member& member,
+                                     const std::string& why) const {
+  return {.member = member,
+          .pid = 0,
+          .status = {.signal = SIGKILL},
+          .error_line = why,
+          .host = HostOf(member),
+          .lost_with_host = true};
+}
+
+void RemoteCluster::GoOnWithReturning(absl::Time now,
+                                      std::vector<MemberExit>* exits) {
+  ReturningHosts::Progress progress = returning_.Poll(now);
+  for (const auto& [member, pid] : progress.started) {
+    running_[member] = pid;
+    notes_.push_back(absl::StrCat("started ", member.ToString(), " again on ",
+                                  HostOf(member)));
+  }
+  for (const ReturningHosts::Failed& failed : progress.failed) {
+    notes_.push_back(absl::StrCat(failed.member.ToString(),
+                                  " is not started again: ", failed.why));
+    exits->push_back(NotStarted(failed.member, failed.why));
+  }
+  for (std::string& note : progress.notes) notes_.push_back(std::move(note));
+  exits->insert(exits->end(), dropped_.begin(), dropped_.end());
+  dropped_.clear();
 }
 
 void RemoteCluster::Signal(const Member& member, int signal) {
+  if (returning_.Drop(member)) {
+    dropped_.push_back(NotStarted(member, "it was not started again"));
+    return;
+  }
   if (running_.count(member) == 0) return;
+  AgentLink& link = remote_->On(HostOf(member));
+  // A host that says nothing kills nobody; its agent does when it hears
+  // nothing.
+  if (signal == SIGKILL && link.SilentFor() > kSilentWhenKilledMax)
+    link.GiveUp();
   agent::ToAgent message;
   *message.mutable_signal()->mutable_member() = WireMember(member);
   message.mutable_signal()->set_signal(signal);
-  remote_->On(HostOf(member)).Send(std::move(message));
+  link.Send(std::move(message));
 }
 
 void RemoteCluster::SignalAllBut(const Member& member, int signal) {
-  for (const auto& [other, pid] : running_) {
+  for (const auto& [other, host] : hosts_of_) {
     if (other != member) Signal(other, signal);
   }
+}
+
+std::string RemoteCluster::MissingFiles() {
+  std::vector<std::string> names;
+  std::string host;
+  std::string why;
+  for (const SentFiles::Missing& missing : remote_->MissingFiles()) {
+    // One of a lost host never comes, and was said to be lost with it.
+    if (!remote_->On(missing.host).Lost().ok()) continue;
+    names.push_back(missing.name);
+    host = missing.host;
+    why = missing.why;
+  }
+  if (names.empty()) return "";
+  return absl::StrCat(absl::StrJoin(names, ", "), " of host ", host,
+                      names.size() == 1 ? " is" : " are",
+                      " not here yet, but in ", launch_.out_dir,
+                      " there: ", why);
 }
 
 std::vector<std::string> RemoteCluster::TakeNotes() {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/launch/remote_hosts.h"
+#include "tools/cli/launch/returning_hosts.h"
 #include "tools/cli/run/cluster.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/run/member_launch.h"
@@ -52,25 +53,34 @@ class RemoteCluster : public Cluster {
   ~RemoteCluster() override;
 
   std::vector<MemberExit> Reap() override;
-  // Of a host whose agent is lost: starts an agent anew first.
-  absl::Status Restart(const Member& member) override;
+  // Of a host whose agent is lost: an agent is started anew first.
+  absl::StatusOr<bool> Restart(const Member& member) override;
   void Signal(const Member& member, int signal) override;
   void SignalAllBut(const Member& member, int signal) override;
   std::string LogPath(const Member& member) const override {
     return logs_.PathOf(member);
   }
   std::vector<std::string> TakeNotes() override;
+  std::string MissingFiles() override;
 
  private:
   RemoteCluster(Options options, RemoteHosts* hosts);
   const std::string& HostOf(const Member& member) const {
     return hosts_of_.at(member);
   }
+  // A process that was to be started, and is not.
+  MemberExit NotStarted(const Member& member, const std::string& why) const;
+  void GoOnWithReturning(absl::Time now, std::vector<MemberExit>* exits);
   // The host of server 0 first, since others look for what it leaves.
   absl::Status Begin(const std::vector<std::string>& hosts,
                      SignalWatch* signals);
   absl::Status BeginTogether(const std::vector<std::string>& hosts,
                              SignalWatch* signals);
+  // To the host of server 0: what there is of the run so far, which may have
+  // gone before on other hosts.
+  absl::Status PutRecords();
+  absl::StatusOr<ReturningHosts::BeginRequest> BeginRequestTo(
+      const std::string& host) const;
   agent::Begin BeginOf(const std::string& host) const;
   absl::Status CheckShared(const std::string& host,
                            const agent::Answer& answer) const;
@@ -86,6 +96,8 @@ class RemoteCluster : public Cluster {
   MemberLogs logs_;
   std::map<Member, int> running_;  // With their process ids.
   std::vector<std::string> notes_;
+  ReturningHosts returning_;
+  std::vector<MemberExit> dropped_;  // Were to be started on these.
 };
 
 }  // namespace slackline

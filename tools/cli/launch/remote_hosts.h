@@ -1,10 +1,10 @@
 // The agents of a job, one on each of its hosts.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +29,8 @@ class RemoteHosts {
     RemoteShell shell;
     std::string bin_dir;             // Of slackline on the hosts.
     std::vector<std::string> hosts;  // Each once.
+    // Sentences for people, while a call waits.
+    std::function<void(const std::string& text)> say = {};
   };
   // Starts an agent on each host. Errors name each host on which none answers,
   // or one of another version, and what to do. Aborted: a signal has come.
@@ -48,43 +50,56 @@ class RemoteHosts {
   const agent::Hello& About(const std::string& host) const {
     return hellos_.at(host);
   }
-  // Anew, of a host whose agent is lost.
-  absl::Status Reconnect(const std::string& host);
+  // Starts agents anew on hosts where they are lost, for up to `wait_max` from
+  // now, since a host may be starting itself. Errors as of Connect().
+  absl::Status Reconnect(const std::vector<std::string>& hosts,
+                         absl::Duration wait_max, SignalWatch* signals);
+  // The same without waiting: begins one try. Then, until it is true, whether
+  // the agent is there; an error, as of Connect(), if it is not. `too_late`:
+  // one that has not answered is none.
+  absl::Status BeginReconnect(const std::string& host);
+  absl::StatusOr<bool> HasReconnected(const std::string& host, bool too_late);
+  // Of AgentLink::Send(). nullopt: not yet. An error of the agent, or its loss,
+  // is the error, and names the host.
+  absl::StatusOr<std::optional<agent::Answer>> AnswerTo(const std::string& host,
+                                                        uint32_t request,
+                                                        bool too_late);
 
   struct Request {
     std::string host;
     agent::ToAgent message;
   };
-  // The answers, in the order of the requests. An error of an agent, or the
-  // loss of one, is the error, and names the host. Without `signals` nothing
-  // interrupts the wait. DeadlineExceeded after `wait_max`.
+  // The answers, in the order of the requests. Errors of agents, or the loss of
+  // one, are the error, a line for each host, with the code of the first.
+  // Without `signals` nothing interrupts the wait. DeadlineExceeded: an agent
+  // has not answered within `wait_max`.
   absl::StatusOr<std::vector<agent::Answer>> Ask(std::vector<Request> requests,
                                                  absl::Duration wait_max,
                                                  SignalWatch* signals);
 
-  // The same with the answer, or the error, of each.
-  std::vector<absl::StatusOr<agent::Answer>> AskEach(
+  // The same with the answer, or the error, of each. Its own error: a signal.
+  absl::StatusOr<std::vector<absl::StatusOr<agent::Answer>>> AskEach(
       std::vector<Request> requests, absl::Duration wait_max,
       SignalWatch* signals);
-
   std::vector<absl::StatusOr<doctor::Reply>> AskDoctors(
       std::vector<HostQuestion> questions, absl::Duration wait_max,
       SignalWatch* signals);
 
-  // From here on files of the hosts are written to the folder.
-  void WriteFilesTo(const std::string& folder);
+  // From here on files of the hosts are written to the folder. False: they are
+  // already.
+  bool WriteFilesTo(const std::string& folder);
+  // Those that could not be written there so far.
+  std::vector<SentFiles::Missing> MissingFiles() const;
 
  private:
   explicit RemoteHosts(Options options) : options_(std::move(options)) {}
   absl::Status StartAgent(const std::string& host);
-  absl::Status AwaitHellos(const std::vector<std::string>& hosts,
-                           SignalWatch* signals,
-                           std::map<std::string, std::string>* unreached);
-  std::vector<uint32_t> SendAll(std::vector<Request>* requests);
-  absl::StatusOr<agent::Answer> AwaitAnswer(const std::string& host,
-                                            uint32_t number, absl::Time end,
-                                            absl::Duration wait_max,
-                                            SignalWatch* signals);
+  // The problem of a host whose agent has answered; empty: it will do.
+  std::string OtherVersion(const std::string& host,
+                           const agent::Hello& hello) const;
+  absl::Status AwaitHellos(
+      const std::vector<std::string>& hosts, SignalWatch* signals,
+      std::map<std::string, std::string>* unreached = nullptr);
   std::string AgentProgram() const;
   // Why no agent answers, of a host whose command has ended.
   std::string WhyNone(const std::string& host, const absl::Status& lost);

@@ -31,9 +31,10 @@ std::string Advice(const config::Ssh& ssh, const std::string& host,
                         "network");
   }
   if (says("Permission denied (")) {
-    return absl::StrCat("no key of yours is accepted there: `ssh-copy-id ",
-                        PortFlag(ssh), who,
-                        "` adds yours; ssh is not given a password here");
+    return absl::StrCat(
+        "no key of yours is accepted there: `ssh-copy-id ", PortFlag(ssh), who,
+        "` adds yours, or `ssh-add` unlocks one with a passphrase; ssh is not "
+        "given a password here");
   }
   if (says("Could not resolve hostname"))
     return "its name is not known here: check the config, or ~/.ssh/config";

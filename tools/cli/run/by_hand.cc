@@ -20,15 +20,20 @@ std::string LaunchLine(const MemberLaunch& launch) {
   return ShellLine(words);
 }
 
+constexpr char kPlacedFile[] = "placed.textproto";
+
 }  // namespace
 
 std::string ByHandText(const RunOptions& options,
                        const config::ClusterConfig& config,
                        const std::vector<std::string>& elsewhere) {
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  // Servers and workers take no --hosts.
+  const bool is_placed = !options.overrides.hosts.empty();
+  const std::string file = is_placed ? kPlacedFile : options.config_path;
   const LaunchOptions launches = {
       .bin_dir = options.bin_dir,
-      .cluster_file = options.config_path,
+      .cluster_file = file,
       .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
       .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
       .resume = options.resume,
@@ -37,8 +42,12 @@ std::string ByHandText(const RunOptions& options,
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
       " not this machine; `slackline run --on ssh` starts processes there, too "
-      "(docs/clusters.md); by hand, start these on their hosts, all with the "
-      "same config:\n");
+      "(docs/clusters.md); by hand, ",
+      is_placed ? absl::StrCat("write the config with its hosts (the same "
+                               "command with --dry-run > ",
+                               kPlacedFile, ") and ")
+                : "",
+      "start these on their hosts, all with the same config:\n");
   std::string overrides;
   if (!options.overrides.mode.empty()) {
     absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
@@ -59,8 +68,7 @@ std::string ByHandText(const RunOptions& options,
   for (const WorkerProcess& worker : workers) {
     add(worker.host, {.worker = true, .index = worker.rank});
   }
-  absl::StrAppend(&text, "and follow them with `slackline status ",
-                  options.config_path, "`");
+  absl::StrAppend(&text, "and follow them with `slackline status ", file, "`");
   return text;
 }
 

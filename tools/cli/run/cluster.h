@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tools/cli/run/supervisor.h"
 
 namespace slackline {
@@ -18,14 +18,18 @@ class Cluster {
   virtual std::vector<MemberExit> Reap() = 0;
   // Starts a process of a running job that has ended once more, with a log of
   // its own. A server begins empty, whatever the job goes on from; server 0
-  // goes on with the job.
-  virtual absl::Status Restart(const Member& member) = 0;
+  // goes on with the job. False: its host is away, and it is started once the
+  // host is back; until then it counts as running.
+  virtual absl::StatusOr<bool> Restart(const Member& member) = 0;
   virtual void Signal(const Member& member, int signal) = 0;
   virtual void SignalAllBut(const Member& member, int signal) = 0;
   // Of the latest start of the process, on this machine.
   virtual std::string LogPath(const Member& member) const = 0;
   // Sentences for people, since the last call.
   virtual std::vector<std::string> TakeNotes() { return {}; }
+  // Files of the run that are on other hosts and could not be written here so
+  // far, in a sentence that says where they are and why; empty: there is none.
+  virtual std::string MissingFiles() { return ""; }
 };
 
 }  // namespace slackline

@@ -22,14 +22,19 @@ std::string ThisHost() {
 FailedProcess ProcessOf(const LoggedExit& logged,
                         const std::string& this_host) {
   const MemberExit& exit = logged.exit;
-  return {.name = exit.member.ToString(),
-          .host = exit.host.empty() ? this_host : exit.host,
-          .pid = exit.pid,
-          .exit_code = exit.status.code,
-          .signal = exit.status.signal,
-          .how = exit.status.ToString(),
-          .log_path = logged.log_path,
-          .last_lines = LastLines(ReadTail(logged.log_path), kFailureLogLines)};
+  return {
+      .name = exit.member.ToString(),
+      .host = exit.host.empty() ? this_host : exit.host,
+      .pid = exit.pid,
+      .exit_code = exit.status.code,
+      .signal = exit.lost_with_host ? 0 : exit.status.signal,
+      .lost_with_host = exit.lost_with_host,
+      .how = exit.lost_with_host
+                 ? absl::StrCat("was lost with the connection to its host: ",
+                                exit.error_line)
+                 : exit.status.ToString(),
+      .log_path = logged.log_path,
+      .last_lines = LastLines(ReadTail(logged.log_path), kFailureLogLines)};
 }
 
 }  // namespace

@@ -147,12 +147,14 @@ class OtherMachines : public JobPlace {
     signals_ = signals;
     SL_ASSIGN_OR_RETURN(
         hosts_,
-        RemoteHosts::Connect({.shell = shell_,
-                              .bin_dir = RemotePathsOf(config_.launch(),
-                                                       options_.bin_dir, "", "")
-                                             .bin_dir,
-                              .hosts = HostsOfMembers(config_)},
-                             signals));
+        RemoteHosts::Connect(
+            {.shell = shell_,
+             .bin_dir =
+                 RemotePathsOf(config_.launch(), options_.bin_dir, "", "")
+                     .bin_dir,
+             .hosts = HostsOfMembers(config_),
+             .say = [this](const std::string& text) { display_->Print(text); }},
+            signals));
     return absl::OkStatus();
   }
 

@@ -30,11 +30,13 @@ absl::StatusOr<std::unique_ptr<Cluster>> LocalCluster::Start(
   return cluster;
 }
 
-absl::Status LocalCluster::Restart(const Member& member) {
+absl::StatusOr<bool> LocalCluster::Restart(const Member& member) {
   logs_.Begin(member);
-  return Annotate(processes_.Start(member, RelaunchOf(options_, member),
-                                   LogPath(member), /*forked=*/false),
-                  member.ToString());
+  const absl::Status started =
+      processes_.Start(member, RelaunchOf(options_, member), LogPath(member),
+                       /*forked=*/false);
+  if (!started.ok()) return Annotate(started, member.ToString());
+  return true;
 }
 
 std::vector<MemberExit> LocalCluster::Reap() {

@@ -23,7 +23,7 @@ class LocalCluster : public Cluster {
       const LaunchOptions& options);
 
   std::vector<MemberExit> Reap() override;
-  absl::Status Restart(const Member& member) override;
+  absl::StatusOr<bool> Restart(const Member& member) override;
   void Signal(const Member& member, int signal) override {
     processes_.Signal(member, signal);
   }

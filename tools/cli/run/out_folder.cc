@@ -87,7 +87,7 @@ absl::Status CheckNobodyListens(const config::Coordinator& coordinator) {
 absl::Status CheckNobodyRuns(const std::string& out_dir,
                              const config::ClusterConfig& config) {
   return Annotate(CheckNobodyListens(config.coordinator()),
-                  absl::StrCat("--out: the job in ", out_dir,
+                  absl::StrCat("the job in ", out_dir,
                                " seems to run still (`slackline status ",
                                out_dir, "`); two cannot write there"));
 }
@@ -157,7 +157,7 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                      " is not empty, and its run has not written ", checkpoint,
                      "; choose that run's folder, or a new one"));
   }
-  return CheckNobodyRuns(out_dir, *config);
+  return Annotate(CheckNobodyRuns(out_dir, *config), "--out");
 }
 
 absl::Status KeepEarlier(const std::string& out_dir) {

@@ -178,7 +178,13 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             bool has_run) {
   std::error_code error;
   if (has_run && (resume.empty() || options.new_run)) {
-    if (!HasRecords(options.out_dir)) return options.out_dir;
+    if (!HasRecords(options.out_dir)) {
+      // What a run that did not begin has left.
+      std::filesystem::remove(absl::StrCat(options.out_dir, "/summary.json"),
+                              error);
+      std::filesystem::remove(FailurePath(options.out_dir), error);
+      return options.out_dir;
+    }
     SL_RETURN_IF_ERROR(
         PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty())
             .status());
@@ -304,6 +310,10 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       const RunningJob& job, absl::Status ended,
                       Restorer::Lost* lost) {
   const Supervisor& supervisor = job.supervisor();
+  if (!job.missing_files().empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "the result of the run is not complete here: ", job.missing_files()));
+  }
   // A server that was killed with its summary on its lips.
   const bool unsaid = ended.ok() && supervisor.lost_a_process() &&
                       absl::IsNotFound(ReadRunResult(out_dir).status());
@@ -360,6 +370,25 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
       ExitsAtFault(result->summary, job.exits(), supervisor.dead()));
   if (supervisor.asked_to_end()) return failed;  // They know why.
   return absl::AbortedError(absl::StrCat(failed.message(), "\n", text));
+}
+
+// The folder of a run whose processes could not be started says so, too.
+absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,
+                        const config::ClusterConfig& config,
+                        const run::CheckpointRecord& beginning,
+                        const absl::Status& why) {
+  if (absl::IsCancelled(why)) return why;
+  SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
+                                       wire::JobEnd::NOT_FORMED,
+                                       beginning.clock(), why.message()));
+  const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+  if (!result.ok()) return why;
+  const std::string text =
+      LeaveFailurePage({.folder = out_dir,
+                        .summary = result->summary,
+                        .command = LineAfterFailure(options, config, out_dir)},
+                       {});
+  return absl::Status(why.code(), absl::StrCat(why.message(), "\n", text));
 }
 
 absl::Status DryRun(const RunOptions& options,
@@ -491,8 +520,12 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   // Runs of the job, until one is not to be followed by another. The port of
   // the coordinator stays, so that who follows the job still finds it.
   while (true) {
-    SL_ASSIGN_OR_RETURN(std::unique_ptr<Cluster> cluster,
-                        place->Start(cluster_options, config));
+    absl::StatusOr<std::unique_ptr<Cluster>> started =
+        place->Start(cluster_options, config);
+    if (!started.ok()) {
+      return NotStarted(options, out_dir, config, beginning, started.status());
+    }
+    std::unique_ptr<Cluster> cluster = *std::move(started);
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                         CoordinatorClient::Connect(endpoints, config.job()));
     Restorer::Lost lost;
@@ -664,7 +697,7 @@ int Run(const RunOptions& given) {
   const absl::StatusOr<int> done = RunJob(options, *config, &display);
   if (done.ok()) return *done;
   complain(done.status().message());
-  return kExitFailed;
+  return absl::IsCancelled(done.status()) ? kExitInterrupted : kExitFailed;
 }
 
 }  // namespace slackline

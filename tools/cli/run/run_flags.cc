@@ -23,10 +23,17 @@ void AddPlacementFlags(CLI::App* command, RunOptions* run) {
       "HOST:WORKERS,... places the config's processes on these hosts, whatever "
       "hosts it names: servers go round them, workers fill them, the "
       "coordinator is on the first");
-  command
-      ->add_option("--hostfile", run->host_file,
-                   "The same from a file with lines like: HOST slots=WORKERS")
-      ->excludes(hosts);
+  CLI::Option* const host_file = command->add_option(
+      "--hostfile", run->host_file,
+      "The same from a file with lines like: HOST slots=WORKERS");
+  host_file->excludes(hosts);
+  // As of a variable that is not set.
+  for (CLI::Option* const option : {hosts, host_file}) {
+    option->check([](const std::string& value) {
+      return value.empty() ? "it is empty; name hosts, or leave it out"
+                           : std::string();
+    });
+  }
 }
 
 void AddRunCommands(const Invocation& invocation, CLI::App* app,

@@ -45,6 +45,7 @@ RunningJob::RunningJob(const RunOptions& options,
                        Display* display)
     : options_(options),
       lease_ms_(config.limits().lease_ms()),
+      save_timeout_(absl::Milliseconds(config.limits().save_timeout_ms())),
       replicas_(config.replicas()),
       any_server_takes_over_(AnyServerTakesOver(config)),
       cluster_(std::move(cluster)),
@@ -94,8 +95,25 @@ absl::Status RunningJob::Await() {
     ShowProgress();
   }
   display_->Redraw({});
+  AwaitFiles();
   if (supervisor_.finished()) return absl::OkStatus();
   return absl::AbortedError(supervisor_.Reason());
+}
+
+void RunningJob::AwaitFiles() {
+  const absl::Time end = SteadyNow() + save_timeout_;
+  bool said = false;
+  while (true) {
+    missing_files_ = cluster_->MissingFiles();
+    if (missing_files_.empty()) return;
+    if (!said) {
+      Say(absl::StrCat(missing_files_, "; tried again for ",
+                       absl::FormatDuration(save_timeout_),
+                       " (limits { save_timeout_ms: ... }); Ctrl-C ends that"));
+    }
+    said = true;
+    if (SteadyNow() > end || signals_->Wait(kSignalWaitMax).all() > 0) return;
+  }
 }
 
 absl::Status RunningJob::PollStatus() {
@@ -149,17 +167,20 @@ absl::Status RunningJob::Perform(const Supervisor::Effects& effects) {
   for (const MemberExit& death : effects.deaths) Report(death, effects);
   for (const std::string& note : effects.notes) display_->Print(note);
   for (const Member& member : effects.restarts) {
-    const absl::Status started = cluster_->Restart(member);
+    const absl::StatusOr<bool> started = cluster_->Restart(member);
     supervisor_.OnRestart(member, started.ok(), SteadyNow());
     display_->Print(
-        started.ok()
+        started.ok() && !*started
+            ? absl::StrCat(member.ToString(),
+                           " is started again once its host answers")
+        : started.ok()
             ? absl::StrCat(
                   "started ", member.ToString(), " again; it ",
                   member == supervisor_.host() && !any_server_takes_over_
                       ? "goes on as the coordinator at once, and joins "
                       : "joins ",
                   "when the lease of the old one has run out")
-            : std::string(started.message()));
+            : std::string(started.status().message()));
   }
   if (!effects.finish_reason.empty()) {
     const absl::Status sent = client_->AskFinish(effects.finish_reason);

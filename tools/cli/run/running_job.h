@@ -37,6 +37,8 @@ class RunningJob {
   // knows.
   const Supervisor& supervisor() const { return supervisor_; }
   const std::vector<LoggedExit>& exits() const { return exits_; }
+  // Cluster::MissingFiles(), for good.
+  const std::string& missing_files() const { return missing_files_; }
   uint64_t run() const { return run_; }            // View.run; 0: not known.
   int64_t steps() const { return steps_; }         // Of the fastest worker.
   bool ends_early() const { return ends_early_; }  // A user has asked for it.
@@ -47,6 +49,8 @@ class RunningJob {
   void Say(const std::string& text) {
     if (!text.empty()) display_->Print(text);
   }
+  // For what the hosts have and the disk here had no room for.
+  void AwaitFiles();
   absl::Status PollStatus();
   void Note(const wire::StatusReply& status, absl::Time now);
   // Each once: only the log of the coordinator's server would have it else.
@@ -57,6 +61,7 @@ class RunningJob {
 
   const RunOptions& options_;
   const int lease_ms_;
+  const absl::Duration save_timeout_;
   const int replicas_;
   const bool any_server_takes_over_;
   std::unique_ptr<Cluster> cluster_;
@@ -65,6 +70,7 @@ class RunningJob {
   Display* const display_;
   Supervisor supervisor_;
   std::vector<LoggedExit> exits_;  // In their order.
+  std::string missing_files_;
   Progress progress_;
   uint64_t run_ = 0;
   int64_t steps_ = 0;
