@@ -100,3 +100,21 @@ slackline_install_report(${CMAKE_INSTALL_BINDIR} programs)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline COMPONENT programs)
+
+# What the program says of itself: its page for man, and completions for shells.
+set(datadir ${CMAKE_INSTALL_DATADIR})
+set(slackline_said
+  "manual" man/man1/slackline.1
+  "completion bash" bash-completion/completions/slackline
+  "completion zsh" zsh/site-functions/_slackline
+  "completion fish" fish/vendor_completions.d/slackline.fish)
+while(slackline_said)
+  list(POP_FRONT slackline_said words file)
+  install(CODE "
+    set(file \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${datadir}/${file}\")
+    get_filename_component(folder \"\${file}\" DIRECTORY)
+    file(MAKE_DIRECTORY \"\${folder}\")
+    separate_arguments(words UNIX_COMMAND \"${words}\")
+    execute_process(COMMAND \"$<TARGET_FILE:slackline>\" \${words} OUTPUT_FILE \"\${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    message(STATUS \"Installing: \${file}\")" COMPONENT programs)
+endwhile()

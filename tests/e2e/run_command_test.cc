@@ -240,6 +240,62 @@ TEST_F(RunCommand, WordsForAWrongCommandLine) {
   }
 }
 
+// Every config that it writes is one; the words of what does not fit are in
+// first_config_test.
+TEST_F(RunCommand, InitWritesAConfigThatRunsAndOverwritesNothing) {
+  const std::vector<std::vector<std::string>> jobs = {
+      {},
+      {"--workers=5", "--servers=3", "--mode=ssp:4", "--copies"},
+      {"--program=/bin/true 'a \"b\"'", "--on=ssh", "--hosts=n1:4,n2:2",
+       "--checkpoints=/shared/checkpoints"},
+      {"--program=/bin/true", "--mode=auto", "--checkpoints=here"},
+      {"--on=slurm", "--workers=8"},
+  };
+  int number = 0;
+  for (std::vector<std::string> arguments : jobs) {
+    const std::string name = absl::StrCat("job", ++number);
+    SCOPED_TRACE(absl::StrJoin(arguments, " "));
+    const std::string file = Path(name + ".textproto");
+    arguments.insert(arguments.begin(), {"init", file});
+    const std::unique_ptr<Process> init = StartTool(name, arguments);
+    EXPECT_EQ(init->WaitText(kSoon), kEndedWell) << init->Output();
+    EXPECT_THAT(init->Output(),
+                HasSubstr(absl::StrCat("next: slackline run ", file)));
+    std::vector<std::string> dry = {"run", file, "--dry-run"};
+    if (arguments.size() > 2 && arguments[2] == "--on=slurm")
+      dry.push_back("--hosts=n1:4,n2:4");
+    const std::unique_ptr<Process> run = StartTool(name + "-dry", dry);
+    EXPECT_EQ(run->WaitText(kSoon), kEndedWell) << run->Output();
+    const std::string text = ReadText(file);
+    const std::unique_ptr<Process> again =
+        StartTool(name + "-again", arguments);
+    EXPECT_EQ(again->WaitText(kSoon), kWrongUsage);
+    EXPECT_THAT(again->Output(), HasSubstr("is there already"));
+    EXPECT_EQ(ReadText(file), text);
+  }
+}
+
+TEST_F(RunCommand, BashCompletesCommandsFlagsAndFiles) {
+  const std::string script = absl::StrCat(
+      "source <(", SLACKLINE_BIN_DIR,
+      "/slackline completion bash)\n"
+      "complete_words() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); "
+      "_slackline; echo \"<${COMPREPLY[*]}>\"; }\n"
+      "cd ",
+      Path(""),
+      "\ntouch a-file\n"
+      "complete_words slackline dra\n"
+      "complete_words slackline mode s\n"
+      "complete_words slackline run job --hostf\n"
+      "complete_words slackline run a-f\n"
+      "complete_words slackline run job -- a-f\n"
+      "complete_words slackline agen\n");
+  Process bash({"/bin/bash", "-c", script}, Path("bash.log"));
+  EXPECT_EQ(bash.WaitText(kSoon), kEndedWell);
+  EXPECT_EQ(bash.Output(),
+            "<drain>\n<show set>\n<--hostfile>\n<a-file>\n<a-file>\n<>\n");
+}
+
 TEST_F(RunCommand, EveryProgramTellsItsVersion) {
   for (const std::string name : {"slackline", "slackline_server",
                                  "slackline_worker", "slackline_replay"}) {

@@ -22,6 +22,14 @@ foreach(program slackline slackline_server slackline_worker slackline_replay)
   endif()
 endforeach()
 
+foreach(file man/man1/slackline.1 bash-completion/completions/slackline
+    zsh/site-functions/_slackline fish/vendor_completions.d/slackline.fish)
+  file(READ ${WORK}/prefix/share/${file} text)
+  if(NOT text MATCHES "drain")
+    message(FATAL_ERROR "${file} does not tell of all commands:\n${text}")
+  endif()
+endforeach()
+
 run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/consumer -DCMAKE_PREFIX_PATH=${WORK}/prefix
   -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Debug)
 run(${CMAKE_COMMAND} --build ${WORK}/consumer)

@@ -418,13 +418,17 @@ TEST_F(LogFeedTest, TheLinkBoundsWhatIsSentAndIsWaitedFor) {
   ASSERT_THAT(messages, SizeIs(2));
   EXPECT_THAT(link_.TakeWaiting(), IsEmpty()) << "there is no room";
   EXPECT_THAT(Pump(), IsEmpty());
-  link_.OnReply(messages[0].header.hand_over().number(), now_);
+  wire::HandOverReply reply;
+  reply.set_shard(messages[0].header.hand_over().shard());
+  *reply.mutable_feed() = messages[0].header.hand_over().feed();
+  reply.set_number(messages[0].header.hand_over().number());
+  link_.OnReply(reply, now_);
   EXPECT_THAT(link_.TakeWaiting(), ElementsAre(ShardId{3}));
   EXPECT_THAT(Pump(), SizeIs(1));
 }
 
-// The shard is gone for the source: if the target dies before it hears that, the
-// shard dies with it.
+// The shard is gone for the source: if the target dies before it hears that,
+// the shard dies with it.
 TEST_F(LogFeedTest, TheGoLeavesAtOnceThoughTheLinkIsFull) {
   Begin();
   Deliver();
@@ -948,6 +952,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
           arrived = target.Take();
         }
         wire::HandOverReply reply;
+        reply.set_shard(message.header.hand_over().shard());
         *reply.mutable_feed() = MoveFeed();
         reply.set_have(target.have());
         reply.set_owned(arrived.has_value());
@@ -956,7 +961,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
       }
       if (!back.empty() && rng.Chance(0.5)) {
         const wire::HandOverReply reply = back.Receive(rng);
-        for (const FeedLink::Feed& feed : link.OnReply(reply.number(), now)) {
+        for (const FeedLink::Feed& feed : link.OnReply(reply, now)) {
           if (source->IsInDoubt(feed.feed, reply.number()))
             there.Send(link.Probe(feed, now), rng);
         }

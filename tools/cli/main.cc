@@ -16,6 +16,8 @@
 #include "tools/cli/data/data_flags.h"
 #include "tools/cli/doctor/doctor_flags.h"
 #include "tools/cli/experiment/experiment_flags.h"
+#include "tools/cli/help/help_flags.h"
+#include "tools/cli/init/init_command.h"
 #include "tools/cli/invocation.h"
 #include "tools/cli/job/job_flags.h"
 #include "tools/cli/run/run_flags.h"
@@ -79,12 +81,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "slackline: %s\n", problem.c_str());
     return slackline::kExitUsage;
   }
+  slackline::AddInitCommand(&app, &exit_code);
   slackline::AddRunCommands(invocation, &app, &exit_code);
   slackline::AddDoctorCommand(invocation, &app, &exit_code);
   slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
+  slackline::AddHelpCommands(&app, &exit_code);
   // Not for people, so no help names it.
   app.add_subcommand("agent",
                      "Starts the processes of a job on this host for "

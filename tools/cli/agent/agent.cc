@@ -48,6 +48,8 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 constexpr absl::Duration kPollMax = absl::Milliseconds(20);
 constexpr absl::Duration kAliveEvery = absl::Seconds(5);
 constexpr absl::Duration kSilenceMax = absl::Minutes(1);
+// A failed worker's exit waits so long for what it has written.
+constexpr absl::Duration kFailureWaitMax = absl::Seconds(2);
 // From SIGTERM on, where nobody is there any more to say what is to be done.
 constexpr absl::Duration kTerminatedMax = absl::Seconds(30);
 // What waits to be sent; then files wait.
@@ -363,7 +365,7 @@ class Agent {
   void Reap() {
     std::vector<MemberExit> ended = processes_.Reap();
     if (ended.empty()) return;
-    exits_.insert(exits_.end(), ended.begin(), ended.end());
+    for (const MemberExit& exit : ended) exits_.emplace_back(exit, time_.Now());
     next_look_ = time_.Now();  // What they have written goes first.
   }
 
@@ -387,10 +389,28 @@ class Agent {
         Send(message);
       }
     }
-    if (!all) return;  // The next round goes on.
+    if (!all) {  // The next round goes on.
+      SendFailures();
+      return;
+    }
     next_look_ = time_.Now() + kLookEvery;
-    for (const MemberExit& exit : exits_) SendExit(exit);
+    for (const auto& [exit, at] : exits_) SendExit(exit);
     exits_.clear();
+  }
+
+  // Somebody may wait to start a worker again, and what it has written may be
+  // long.
+  void SendFailures() {
+    for (auto each = exits_.begin(); each != exits_.end();) {
+      const auto& [exit, at] = *each;
+      if (exit.member.worker && !exit.status.ok() &&
+          time_.Now() - at > kFailureWaitMax) {
+        SendExit(exit);
+        each = exits_.erase(each);
+      } else {
+        ++each;
+      }
+    }
   }
 
   void SendExit(const MemberExit& ended) {
@@ -457,7 +477,8 @@ class Agent {
   std::optional<ChangedFiles> files_;
   std::optional<SentFiles> put_;
   MemberProcesses processes_;
-  std::vector<MemberExit> exits_;  // To be sent after what they have written.
+  // To be sent after what they have written; when they have ended.
+  std::vector<std::pair<MemberExit, absl::Time>> exits_;
   std::vector<PortReservation> ports_;
   HostExaminer examiner_;
 };
