@@ -126,4 +126,13 @@ void CheckModes(const config::Sync& sync, int workers,
   CheckPhases(sync, workers, problems);
 }
 
+bool MayAllReduce(const config::Sync& sync) {
+  const auto reduces = [](const auto& block) {
+    return !RuleOf(ConfiguredMode(block)).over_servers();
+  };
+  if (sync.has_auto_()) return true;
+  if (sync.phase_size() == 0) return reduces(sync);
+  return std::any_of(sync.phase().begin(), sync.phase().end(), reduces);
+}
+
 }  // namespace slackline

@@ -13,4 +13,7 @@ void FillModes(config::Sync* sync);
 void CheckModes(const config::Sync& sync, int workers,
                 const ConfigProblems& problems);
 
+// Whether steps may be reduced among the workers, without the servers.
+bool MayAllReduce(const config::Sync& sync);
+
 }  // namespace slackline

@@ -125,6 +125,25 @@ TEST_F(SlurmTest, TrainsTheSameModelAsProcessesHere) {
   slurm_.reset();
 }
 
+TEST_F(SlurmTest, TheDoctorLooksAtTheNodesOfTheAllocation) {
+  const std::string config =
+      Write("job.textproto",
+            absl::StrCat(
+                absl::StrReplaceAll(SmallJob(), {{"host: \"127.0.0.1\"", ""}}),
+                "launch { bin_dir: \"", Path("bin"), "\" runs_dir: \"",
+                Path("there"), "\" }\n"));
+  Process doctor(
+      slurm_->Command({"/usr/bin/salloc", "--nodes=2", "--job-name=test",
+                       absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"), "doctor",
+                       config, "--on=slurm", "--verbose"}),
+      Path("doctor.log"));
+  EXPECT_EQ(doctor.WaitText(kJobMax), kEndedWell) << doctor.Output();
+  EXPECT_THAT(doctor.Output(),
+              HasSubstr("ok: 127.0.0.2: network: to 127.0.0.3 at 127.0.0.3:"));
+  EXPECT_THAT(doctor.Output(), HasSubstr(": 0 errors, "));
+  slurm_.reset();
+}
+
 TEST_F(SlurmTest, ScancelEndsTheJobAndLeavesNothing) {
   const std::unique_ptr<Process> run =
       StartInAllocation("run", "epochs: 1000 seed: 1");

@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "common/version.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "proto/agent.pb.h"
 #include "tests/cluster/ssh_daemon.h"
 #include "tests/support/job_test.h"
@@ -382,34 +383,75 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
       HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
 }
 
-// docs/clusters.md, with the addresses of the test in place of its hosts.
-TEST_F(SshTest, CommandsOfThePageRun) {
-  int commands = 0;
-  for (const absl::string_view line : absl::StrSplit(
-           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
-           '\n')) {
-    if (!absl::StartsWith(line, "slackline run examples/") ||
-        !absl::StrContains(line, " --on ssh")) {
-      continue;
+TEST_F(SshTest, TheDoctorLooksAtEachHost) {
+  const std::string config = Write("job.textproto", Job());
+  const auto examine = [&](const std::string& name, const std::string& hosts,
+                           std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"doctor", config, "--on=ssh", absl::StrCat("--hosts=", hosts),
+                 absl::StrCat("--out=", Path("out"))});
+    return StartTool(name, more);
+  };
+  const std::unique_ptr<Process> well =
+      examine("well", "127.0.0.2:2,127.0.0.3:2", {"--json"});
+  EXPECT_EQ(well->WaitText(kJobMax), kEndedWell) << well->Output();
+  const nlohmann::json report = nlohmann::json::parse(well->Output());
+  EXPECT_EQ(report.at("errors"), 0);
+  int to_second = 0;
+  for (const nlohmann::json& finding : report.at("finding")) {
+    EXPECT_NE(finding.at("level"), "ERROR") << finding;
+    const std::string value = finding.at("value");
+    if (finding.at("host") == "127.0.0.2" &&
+        absl::StartsWith(value, "to 127.0.0.3 at ")) {
+      EXPECT_THAT(value, HasSubstr("B/s"));
+      ++to_second;
     }
-    const std::string command = absl::StrReplaceAll(
-        line,
-        {{"slackline run ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ",
-                                         SLACKLINE_SOURCE_DIR, "/")},
-         {"n1:", "127.0.0.2:"},
-         {"n2:", "127.0.0.3:"}});
-    Process run(
-        {"/bin/sh", "-c",
-         absl::StrCat("exec ", command, " --epochs 1 --out ", Path("page"),
-                      " --set 'launch.ssh={",
-                      absl::StripSuffix(
-                          absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
-                      "}'")},
-        Path("page.log"));
-    EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
-    ++commands;
   }
-  EXPECT_EQ(commands, 1);
+  EXPECT_EQ(to_second, 1);
+  // The others are looked at all the same.
+  const std::unique_ptr<Process> unknown =
+      examine("unknown", "127.0.0.2:2,127.0.0.4:2", {"--verbose"});
+  EXPECT_EQ(unknown->WaitText(kJobMax), kFailed) << unknown->Output();
+  EXPECT_THAT(unknown->Output(),
+              AllOf(HasSubstr("error: 127.0.0.4: start: no agent was started "
+                              "by ssh: its key is not known here: "
+                              "`ssh-keyscan"),
+                    HasSubstr("ok: 127.0.0.2: version: slackline_worker ")));
+  daemon_.reset();
+  ExpectNoProcessLeft();
+}
+
+// Those of the pages, with the addresses of the test in place of their hosts.
+TEST_F(SshTest, CommandsOfThePagesRun) {
+  int commands = 0;
+  for (const char* const page : {"clusters", "doctor"}) {
+    const std::string text =
+        ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page, ".md"));
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      line = absl::StripTrailingAsciiWhitespace(line.substr(0, line.find('#')));
+      if (!absl::StartsWith(line, "slackline ") ||
+          !absl::StrContains(line, " --on ssh --hosts n1:2,n2:2")) {
+        continue;
+      }
+      const std::string command = absl::StrReplaceAll(
+          line,
+          {{"slackline ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline ")},
+           {"examples/", absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples/")},
+           {"n1:", "127.0.0.2:"},
+           {"n2:", "127.0.0.3:"}});
+      Process run(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec ", command, " --set train.epochs=1 --out ",
+                        Path("page"), " --set 'launch.ssh={",
+                        absl::StripSuffix(
+                            absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
+                        "}'")},
+          Path("page.log"));
+      EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
+      ++commands;
+    }
+  }
+  EXPECT_EQ(commands, 3);
 }
 
 // Each ends at the start, with a sentence that says what to do.

@@ -207,7 +207,8 @@ TEST_F(OwnProgram, DashesAreForWhatStartsWorkers) {
   const std::unique_ptr<Process> status =
       StartTool("status", {"status", "x", "--", "train"});
   EXPECT_EQ(status->WaitText(kPromptly), kWrongUsage);
-  EXPECT_THAT(status->Output(), HasSubstr("is for slackline run, compare and"));
+  EXPECT_THAT(status->Output(),
+              HasSubstr("is for slackline run, doctor, compare and"));
   const std::unique_ptr<Process> nothing = StartTool("run", {"run", "x", "--"});
   EXPECT_EQ(nothing->WaitText(kPromptly), kWrongUsage);
   EXPECT_THAT(nothing->Output(), HasSubstr("no program follows --"));

@@ -23,6 +23,7 @@
 #include "google/protobuf/message.h"
 #include "job/job_config.h"
 #include "proto/agent.pb.h"
+#include "proto/doctor.pb.h"
 #include "proto/wire.pb.h"
 #include "server/coordinator/state/file_state_store.h"
 #include "tests/fuzz/input.h"
@@ -460,7 +461,38 @@ void AddAgents(Corpus* corpus) {
   corpus->Add(
       "agent", "asked",
       absl::StrCat(AgentFrame(begin), AgentFrame(start), AgentFrame(port)));
+  agent::ToAgent question;
+  doctor::Question& asked = *question.mutable_question();
+  asked.mutable_look()->add_name("n1");
+  asked.mutable_look()->add_folder()->set_path("/runs/a");
+  agent::FromAgent reply;
+  reply.mutable_answer()->mutable_reply()->mutable_facts()->set_version("a");
+  corpus->Add("agent", "doctor", AgentFrame(question));
+  corpus->Add("agent", "doctor-answer", AgentFrame(reply));
   corpus->Add("agent", "name", "logs/worker-1.log");
+}
+
+// What hosts say to `slackline doctor`, with two of each list.
+void AddDoctor(Corpus* corpus) {
+  doctor::Facts facts;
+  Rng rng(1);
+  Fill(rng, 5, &facts);
+  facts.clear_job();
+  corpus->Add("doctor", "filled", facts.SerializeAsString());
+  doctor::Facts small;
+  small.mutable_here()->set_version("slackline 0.1.0 (abc)");
+  doctor::HostFacts& host = *small.add_host()->mutable_facts();
+  host.set_version("slackline 0.1.0 (abc)");
+  host.set_machine_id("a");
+  doctor::Name& name = *host.add_name();
+  name.set_name("n1");
+  name.set_address("127.0.1.1");
+  small.add_host()->mutable_facts()->set_machine_id("b");
+  doctor::Pair& pair = *small.add_pair();
+  pair.set_from("n1");
+  pair.set_to("n2");
+  pair.add_connection()->set_state(doctor::Connection::NO_ANSWER);
+  corpus->Add("doctor", "names-and-network", small.SerializeAsString());
 }
 
 }  // namespace
@@ -475,5 +507,6 @@ int main(int argc, char** argv) {
   slackline::fuzz::AddMessages(&corpus);
   slackline::fuzz::AddFiles(&corpus);
   slackline::fuzz::AddAgents(&corpus);
+  slackline::fuzz::AddDoctor(&corpus);
   return 0;
 }

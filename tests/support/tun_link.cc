@@ -5,7 +5,9 @@
 // 10.77.0.2, gives each a TUN device, and carries the packets from one device
 // to the other: `bandwidth` and `latency` as DelayLine has them, each packet
 // lost with probability `loss`, and a packet that finds the queue longer than
-// `queue-ms` lost as well. Both directions are alike and independent.
+// `queue-ms` lost as well. Both directions are alike and independent. As faults
+// of a network: packets of more than `packet-bytes-max` vanish, and with
+// --refuse-to-b so do attempts of A to connect to B.
 //
 // stdout: when the link is there, one line of JSON with the paths of the two
 // namespaces, for nsenter --net=PATH; at the end (SIGTERM, or the end of
@@ -57,6 +59,9 @@ struct Options {
   int latency_ms = 20;  // Of one way.
   double loss = 0.01;
   int queue_ms = 200;
+  int mtu = 1500;  // Of both devices.
+  size_t packet_bytes_max = kPacketMax;
+  bool refuse_to_b = false;
   uint64_t seed = 1;
 };
 
@@ -64,8 +69,10 @@ absl::Status Failure(const std::string& what) {
   return absl::ErrnoToStatus(errno, what);
 }
 
-// Gives `device` of the present namespace the address, if any, and starts it.
-absl::Status Configure(const std::string& device, const char* address) {
+// Gives `device` of the present namespace the address and the MTU, if any, and
+// starts it.
+absl::Status Configure(const std::string& device, const char* address,
+                       int mtu) {
   const int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket_fd < 0) return Failure("socket");
   const auto call = [&](unsigned long request, ifreq* argument) {
@@ -85,6 +92,9 @@ absl::Status Configure(const std::string& device, const char* address) {
     std::memcpy(&request.ifr_netmask, &ip, sizeof(ip));
     if (!call(SIOCSIFNETMASK, &request))
       status.Update(Failure(absl::StrCat("netmask of ", device)));
+    request.ifr_mtu = mtu;
+    if (!call(SIOCSIFMTU, &request))
+      status.Update(Failure(absl::StrCat("MTU of ", device)));
   }
   request.ifr_flags = IFF_UP | IFF_RUNNING;
   if (!call(SIOCSIFFLAGS, &request))
@@ -99,7 +109,7 @@ struct End {
 };
 
 // Leaves this process in the new namespace.
-absl::StatusOr<End> MakeEnd(const char* address) {
+absl::StatusOr<End> MakeEnd(const char* address, int mtu) {
   End end;
   if (unshare(CLONE_NEWNET) != 0) return Failure("a network namespace");
   end.namespace_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -110,18 +120,33 @@ absl::StatusOr<End> MakeEnd(const char* address) {
   request.ifr_flags = IFF_TUN | IFF_NO_PI;
   std::strncpy(request.ifr_name, "tun0", IFNAMSIZ - 1);
   if (ioctl(end.tun_fd, TUNSETIFF, &request) != 0) return Failure("tun0");
-  SL_RETURN_IF_ERROR(Configure("lo", nullptr));
-  SL_RETURN_IF_ERROR(Configure("tun0", address));
+  SL_RETURN_IF_ERROR(Configure("lo", nullptr, 0));
+  SL_RETURN_IF_ERROR(Configure("tun0", address, mtu));
   return end;
 }
 
 using Packet = std::vector<char>;
 
+// RFC 791, RFC 9293: the first packet of a connection, and none of its answers.
+bool BeginsConnection(const char* packet, size_t size) {
+  constexpr int kTcp = 6;
+  constexpr size_t kProtocolAt = 9;
+  constexpr size_t kFlagsAt = 13;
+  constexpr int kSyn = 2;
+  constexpr int kAck = 16;
+  if (size <= kProtocolAt || packet[kProtocolAt] != kTcp) return false;
+  const size_t header = static_cast<size_t>(packet[0] & 15) * 4;
+  if (size <= header + kFlagsAt) return false;
+  return (packet[header + kFlagsAt] & (kSyn | kAck)) == kSyn;
+}
+
 class Direction {
  public:
-  Direction(int from, int to, const Options& options, Rng rng)
+  Direction(int from, int to, const Options& options, bool refuses, Rng rng)
       : from_(from),
         to_(to),
+        refuses_(refuses),
+        packet_bytes_max_(options.packet_bytes_max),
         loss_(options.loss),
         queue_max_(absl::Milliseconds(options.queue_ms)),
         rng_(rng),
@@ -140,7 +165,11 @@ class Direction {
       const absl::Time now = absl::Now();
       ++packets_;
       bytes_ += static_cast<uint64_t>(size);
-      if (rng_.Chance(loss_)) {
+      const bool vanishes =
+          static_cast<size_t>(size) > packet_bytes_max_ ||
+          (refuses_ &&
+           BeginsConnection(buffer.data(), static_cast<size_t>(size)));
+      if (vanishes || rng_.Chance(loss_)) {
         ++lost_;
       } else if (line_.Backlog(now) > queue_max_) {
         ++refused_;
@@ -167,6 +196,8 @@ class Direction {
  private:
   const int from_;
   const int to_;
+  const bool refuses_;
+  const size_t packet_bytes_max_;
   const double loss_;
   const absl::Duration queue_max_;
   Rng rng_;
@@ -211,6 +242,9 @@ int Main(int argc, char** argv) {
   app.add_option("--loss", options.loss)->check(CLI::Range(0.0, 1.0));
   app.add_option("--queue-ms", options.queue_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed);
+  app.add_option("--mtu", options.mtu)->check(CLI::Range(68, 65535));
+  app.add_option("--packet-bytes-max", options.packet_bytes_max);
+  app.add_flag("--refuse-to-b", options.refuse_to_b);
   CLI11_PARSE(app, argc, argv);
 
   sigset_t end_signals;
@@ -225,7 +259,7 @@ int Main(int argc, char** argv) {
   std::array<End, 2> ends;
   for (size_t i = 0; i < ends.size(); ++i) {
     const absl::StatusOr<End> made =
-        MakeEnd(i == 0 ? "10.77.0.1" : "10.77.0.2");
+        MakeEnd(i == 0 ? "10.77.0.1" : "10.77.0.2", options.mtu);
     if (!made.ok()) {
       std::fprintf(stderr, "tun_link: cannot make %s\n",
                    made.status().ToString().c_str());
@@ -242,8 +276,10 @@ int Main(int argc, char** argv) {
 
   Rng rng(options.seed);
   std::array<Direction, 2> directions = {
-      Direction(ends[0].tun_fd, ends[1].tun_fd, options, rng.Fork("a to b")),
-      Direction(ends[1].tun_fd, ends[0].tun_fd, options, rng.Fork("b to a"))};
+      Direction(ends[0].tun_fd, ends[1].tun_fd, options, options.refuse_to_b,
+                rng.Fork("a to b")),
+      Direction(ends[1].tun_fd, ends[0].tun_fd, options,
+                /*refuses=*/false, rng.Fork("b to a"))};
   const absl::Status carried = Carry(directions, end_fd);
   const nlohmann::json counts = {{"a_to_b", directions[0].Counts()},
                                  {"b_to_a", directions[1].Counts()}};

@@ -14,6 +14,7 @@
 #include "tools/cli/agent/agent.h"
 #include "tools/cli/checkpoint/checkpoint_flags.h"
 #include "tools/cli/data/data_flags.h"
+#include "tools/cli/doctor/doctor_flags.h"
 #include "tools/cli/experiment/experiment_flags.h"
 #include "tools/cli/help/help_flags.h"
 #include "tools/cli/init/init_command.h"
@@ -45,10 +46,10 @@ std::string DashesProblem(const slackline::Invocation& invocation) {
   const std::vector<std::string>& all = invocation.arguments;
   if (std::find(all.begin(), all.end(), "--") == all.end()) return "";
   const std::string& subcommand = all.front();
-  if (subcommand != "run" && subcommand != "compare" &&
-      subcommand != "ablate") {
-    return "a program for the workers after -- is for slackline run, compare "
-           "and ablate";
+  if (subcommand != "run" && subcommand != "doctor" &&
+      subcommand != "compare" && subcommand != "ablate") {
+    return "a program for the workers after -- is for slackline run, doctor, "
+           "compare and ablate";
   }
   if (!invocation.worker_command.empty()) return "";
   return "no program follows --; write one with its arguments, as in -- "
@@ -82,6 +83,7 @@ int main(int argc, char** argv) {
   }
   slackline::AddInitCommand(&app, &exit_code);
   slackline::AddRunCommands(invocation, &app, &exit_code);
+  slackline::AddDoctorCommand(invocation, &app, &exit_code);
   slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);

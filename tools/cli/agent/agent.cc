@@ -33,6 +33,7 @@
 #include "tools/cli/agent/changed_files.h"
 #include "tools/cli/agent/sent_files.h"
 #include "tools/cli/data/data_location.h"
+#include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/file_descriptor.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/capacity.h"
@@ -242,6 +243,13 @@ class Agent {
         processes_ = MemberProcesses();
         exits_.clear();
         break;
+      case agent::ToAgent::kQuestion: {
+        absl::StatusOr<doctor::Reply> reply_to =
+            examiner_.Answer(message.question());
+        done = reply_to.status();
+        if (done.ok()) *answer.mutable_reply() = *std::move(reply_to);
+        break;
+      }
       case agent::ToAgent::kSignal:
         processes_.Signal(MemberOf(message.signal().member()),
                           message.signal().signal());
@@ -486,6 +494,7 @@ class Agent {
   // To be sent after what they have written; when they have ended.
   std::vector<std::pair<MemberExit, absl::Time>> exits_;
   std::vector<PortReservation> ports_;
+  HostExaminer examiner_;
 };
 
 // What is printed by accident must not stand among the frames: it goes to

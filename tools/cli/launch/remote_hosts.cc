@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -41,12 +42,13 @@ std::string NoAnswerText(const std::string& host, const std::string& output) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteHosts>> RemoteHosts::Connect(
-    Options options, SignalWatch* signals) {
+    Options options, SignalWatch* signals,
+    std::map<std::string, std::string>* unreached) {
   // No make_unique: the constructor is private.
   std::unique_ptr<RemoteHosts> hosts(new RemoteHosts(std::move(options)));
   for (const std::string& host : hosts->hosts())
     SL_RETURN_IF_ERROR(hosts->StartAgent(host));
-  SL_RETURN_IF_ERROR(hosts->AwaitHellos(hosts->hosts(), signals));
+  SL_RETURN_IF_ERROR(hosts->AwaitHellos(hosts->hosts(), signals, unreached));
   return hosts;
 }
 
@@ -96,8 +98,9 @@ std::string RemoteHosts::WhyNone(const std::string& host,
                       ")");
 }
 
-absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
-                                      SignalWatch* signals) {
+absl::Status RemoteHosts::AwaitHellos(
+    const std::vector<std::string>& hosts, SignalWatch* signals,
+    std::map<std::string, std::string>* unreached) {
   const TimeSource time;
   const absl::Time end = time.Now() + kConnectMax;
   std::map<std::string, std::string> problems;
@@ -129,6 +132,7 @@ absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
       ++answered;
     }
   }
+  if (unreached != nullptr) *unreached = std::exchange(problems, {});
   if (problems.empty()) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrJoin(problems, "\n", [](std::string* text, const auto& problem) {
@@ -215,7 +219,7 @@ std::string RemoteHosts::OtherVersion(const std::string& host,
                       kProtocol, "); install the same on all hosts");
 }
 
-absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
+absl::StatusOr<std::vector<absl::StatusOr<agent::Answer>>> RemoteHosts::AskEach(
     std::vector<Request> requests, absl::Duration wait_max,
     SignalWatch* signals) {
   const TimeSource time;
@@ -223,33 +227,71 @@ absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
   std::vector<uint32_t> numbers;
   for (Request& request : requests)
     numbers.push_back(On(request.host).Send(std::move(request.message)));
-  std::vector<agent::Answer> answers;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  std::vector<std::string> problems;
-  const auto fail = [&](const absl::Status& status) {
-    if (code == absl::StatusCode::kOk) code = status.code();
-    // Two requests to one host may have one answer.
-    const std::string text(status.message());
-    if (!absl::c_linear_search(problems, text)) problems.push_back(text);
-    answers.emplace_back();
-  };
+  std::vector<absl::StatusOr<agent::Answer>> answers;
   while (answers.size() < requests.size()) {
     const size_t next = answers.size();
     const std::string& host = requests[next].host;
     absl::StatusOr<std::optional<agent::Answer>> answer =
         AnswerTo(host, numbers[next], time.Now() > end);
     if (!answer.ok()) {
-      fail(answer.status());
+      answers.emplace_back(answer.status());
     } else if (answer->has_value()) {
-      answers.push_back(**std::move(answer));
+      answers.emplace_back(**std::move(answer));
     } else {
       On(host).Wait(kSlice);
       SL_RETURN_IF_ERROR(CheckSignals(signals, absl::ZeroDuration()));
     }
   }
+  return answers;
+}
+
+absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
+    std::vector<Request> requests, absl::Duration wait_max,
+    SignalWatch* signals) {
+  SL_ASSIGN_OR_RETURN(std::vector<absl::StatusOr<agent::Answer>> each,
+                      AskEach(std::move(requests), wait_max, signals));
+  std::vector<agent::Answer> answers;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::vector<std::string> problems;
+  for (absl::StatusOr<agent::Answer>& answer : each) {
+    if (answer.ok()) {
+      answers.push_back(*std::move(answer));
+      continue;
+    }
+    if (code == absl::StatusCode::kOk) code = answer.status().code();
+    // Two requests to one host may have one answer.
+    const std::string text(answer.status().message());
+    if (!absl::c_linear_search(problems, text)) problems.push_back(text);
+  }
   if (code != absl::StatusCode::kOk)
     return absl::Status(code, absl::StrJoin(problems, "\n"));
   return answers;
+}
+
+std::vector<absl::StatusOr<doctor::Reply>> RemoteHosts::AskDoctors(
+    std::vector<HostQuestion> questions, absl::Duration wait_max,
+    SignalWatch* signals) {
+  std::vector<Request> requests;
+  for (HostQuestion& question : questions) {
+    Request& request = requests.emplace_back();
+    request.host = std::move(question.host);
+    *request.message.mutable_question() = std::move(question.question);
+  }
+  absl::StatusOr<std::vector<absl::StatusOr<agent::Answer>>> answers =
+      AskEach(std::move(requests), wait_max, signals);
+  std::vector<absl::StatusOr<doctor::Reply>> replies;
+  if (!answers.ok()) {
+    replies.resize(questions.size(), answers.status());
+    return replies;
+  }
+  for (absl::StatusOr<agent::Answer>& answer : *answers) {
+    if (answer.ok()) {
+      replies.emplace_back(std::move(*answer->mutable_reply()));
+    } else {
+      replies.emplace_back(answer.status());
+    }
+  }
+  return replies;
 }
 
 bool RemoteHosts::WriteFilesTo(const std::string& folder) {

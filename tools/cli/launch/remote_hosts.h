@@ -15,6 +15,7 @@
 #include "proto/agent.pb.h"
 #include "tools/cli/agent/agent_link.h"
 #include "tools/cli/agent/sent_files.h"
+#include "tools/cli/doctor/examination.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/signals.h"
 
@@ -29,12 +30,15 @@ class RemoteHosts {
     std::string bin_dir;             // Of slackline on the hosts.
     std::vector<std::string> hosts;  // Each once.
     // Sentences for people, while a call waits.
-    std::function<void(const std::string& text)> say;
+    std::function<void(const std::string& text)> say = {};
   };
   // Starts an agent on each host. Errors name each host on which none answers,
   // or one of another version, and what to do. Aborted: a signal has come.
+  // With `unreached` such hosts are there, with what was said of them, and the
+  // others are connected.
   static absl::StatusOr<std::unique_ptr<RemoteHosts>> Connect(
-      Options options, SignalWatch* signals);
+      Options options, SignalWatch* signals,
+      std::map<std::string, std::string>* unreached = nullptr);
   ~RemoteHosts();
   RemoteHosts(const RemoteHosts&) = delete;
   RemoteHosts& operator=(const RemoteHosts&) = delete;
@@ -73,6 +77,14 @@ class RemoteHosts {
                                                  absl::Duration wait_max,
                                                  SignalWatch* signals);
 
+  // The same with the answer, or the error, of each. Its own error: a signal.
+  absl::StatusOr<std::vector<absl::StatusOr<agent::Answer>>> AskEach(
+      std::vector<Request> requests, absl::Duration wait_max,
+      SignalWatch* signals);
+  std::vector<absl::StatusOr<doctor::Reply>> AskDoctors(
+      std::vector<HostQuestion> questions, absl::Duration wait_max,
+      SignalWatch* signals);
+
   // From here on files of the hosts are written to the folder. False: they are
   // already.
   bool WriteFilesTo(const std::string& folder);
@@ -85,8 +97,9 @@ class RemoteHosts {
   // The problem of a host whose agent has answered; empty: it will do.
   std::string OtherVersion(const std::string& host,
                            const agent::Hello& hello) const;
-  absl::Status AwaitHellos(const std::vector<std::string>& hosts,
-                           SignalWatch* signals);
+  absl::Status AwaitHellos(
+      const std::vector<std::string>& hosts, SignalWatch* signals,
+      std::map<std::string, std::string>* unreached = nullptr);
   std::string AgentProgram() const;
   // Why no agent answers, of a host whose command has ended.
   std::string WhyNone(const std::string& host, const absl::Status& lost);

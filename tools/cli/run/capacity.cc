@@ -155,7 +155,8 @@ Demand DemandOf(const config::ClusterConfig& config,
     ++demand.workers;
     demand.threads += worker.threads;
   }
-  const int64_t model = kCopiesOfModel * ModelBytes(config);
+  demand.model_bytes = ModelBytes(config);
+  const int64_t model = kCopiesOfModel * demand.model_bytes;
   if (config.has_data()) demand.data_bytes = DataBytes(config.data(), data_dir);
   demand.server_bytes = kServerBytes + (1 + config.replicas()) * model /
                                            std::max(demand.servers, 1);

@@ -23,6 +23,7 @@ struct Demand {
   int servers = 0;
   int workers = 0;
   int threads = 0;           // That compute, of both.
+  int64_t model_bytes = 0;   // Of its values; 0: not known.
   int64_t data_bytes = 0;    // Of the examples, in each worker.
   int64_t server_bytes = 0;  // Of one; of all servers the mean.
   int64_t worker_bytes = 0;  // Of one.

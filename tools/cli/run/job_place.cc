@@ -1,5 +1,6 @@
 #include "tools/cli/run/job_place.h"
 
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -10,7 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
 #include "common/status.h"
+#include "common/version.h"
 #include "tools/cli/data/find_data.h"
+#include "tools/cli/doctor/examination.h"
+#include "tools/cli/doctor/host_examiner.h"
+#include "tools/cli/doctor/job_needs.h"
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/remote_shell.h"
@@ -33,6 +38,18 @@ std::set<std::string> CoordinatorHosts(const config::ClusterConfig& config) {
       hosts.insert(server.host);
   }
   return hosts;
+}
+
+// What CheckHosts() of `hosts` is about.
+doctor::Job NeedsOf(const config::ClusterConfig& config,
+                    std::vector<std::string> hosts, int coordinator_port,
+                    const std::string& engine) {
+  doctor::Job job = JobNeeds(config, {.hosts = std::move(hosts),
+                                      .coordinator_port = coordinator_port,
+                                      .engine = engine,
+                                      .data_dir = ""});
+  job.set_version(VersionText("slackline"));
+  return job;
 }
 
 class ThisMachine : public JobPlace {
@@ -74,6 +91,22 @@ class ThisMachine : public JobPlace {
       display_->Print(warning);
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckHosts(int coordinator_port) override {
+    // One machine, by whatever names.
+    std::map<std::string, HostExaminer> examiners;
+    return slackline::CheckHosts(
+        NeedsOf(config_, HostsOfMembers(config_), coordinator_port, "here"),
+        /*from_here=*/false,
+        [&](std::vector<HostQuestion> questions, absl::Duration /*wait_max*/) {
+          std::vector<absl::StatusOr<doctor::Reply>> replies;
+          for (const HostQuestion& question : questions) {
+            replies.push_back(
+                examiners[question.host].Answer(question.question));
+          }
+          return replies;
+        });
   }
 
   absl::StatusOr<std::unique_ptr<Cluster>> Start(
@@ -170,6 +203,15 @@ class OtherMachines : public JobPlace {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckHosts(int coordinator_port) override {
+    return slackline::CheckHosts(
+        NeedsOf(config_, hosts_->hosts(), coordinator_port, shell_.name),
+        /*from_here=*/true,
+        [this](std::vector<HostQuestion> questions, absl::Duration wait_max) {
+          return hosts_->AskDoctors(std::move(questions), wait_max, signals_);
+        });
   }
 
   absl::StatusOr<std::unique_ptr<Cluster>> Start(

@@ -76,7 +76,8 @@ constexpr char kAnyHosts[] =
     "# hosts were those of an allocation of Slurm, and are whatever it gives "
     "when this is run.\n";
 
-// Whether file or flags name the coordinator's port, or leave it to us.
+}  // namespace
+
 bool PortIsGiven(const RunOptions& options) {
   std::ifstream file(options.config_path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)),
@@ -90,6 +91,8 @@ bool PortIsGiven(const RunOptions& options) {
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
 }
+
+namespace {
 
 void ForgetHosts(config::ClusterConfig* config) {
   config->mutable_coordinator()->clear_host();
@@ -511,6 +514,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       place->TakePort(any_port ? 0 : config.coordinator().port()));
   config.mutable_coordinator()->set_port(port);
   SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
+  SL_RETURN_IF_ERROR(place->CheckHosts(port));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
@@ -860,6 +864,12 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
 }
 
 }  // namespace
+
+absl::Status TakeKnownHosts(RunOptions* options) {
+  SL_ASSIGN_OR_RETURN(SlurmPlan plan, PlanSlurm(options));
+  plan.submits = false;
+  return TakeHosts(plan, options);
+}
 
 int Run(const RunOptions& given) {
   RunOptions options = given;

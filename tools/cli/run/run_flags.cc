@@ -106,6 +106,31 @@ std::vector<std::string> BatchCommand(const std::string& program,
 
 }  // namespace
 
+void AddPlacementFlags(CLI::App* command, RunOptions* run) {
+  command->add_option(
+      "--on", run->overrides.engine,
+      "Where processes are started: here, or on the hosts of the config by "
+      "ssh, or by slurm: within an allocation on its nodes, outside of one by "
+      "a batch script that is submitted and followed; default: as the config's "
+      "launch block says, else here");
+  CLI::Option* const hosts = command->add_option(
+      "--hosts", run->hosts,
+      "HOST:WORKERS,... places the config's processes on these hosts, whatever "
+      "hosts it names: servers go round them, workers fill them, the "
+      "coordinator is on the first");
+  CLI::Option* const host_file = command->add_option(
+      "--hostfile", run->host_file,
+      "The same from a file with lines like: HOST slots=WORKERS");
+  host_file->excludes(hosts);
+  // As of a variable that is not set.
+  for (CLI::Option* const option : {hosts, host_file}) {
+    option->check([](const std::string& value) {
+      return value.empty() ? "it is empty; name hosts, or leave it out"
+                           : std::string();
+    });
+  }
+}
+
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
   const auto asked = std::make_shared<RunOptions>();
@@ -144,28 +169,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "worker[0].count=2; may be repeated")
       ->allow_extra_args(false);
   AddTrainFlags(run_command, &run.overrides.sets);
-  run_command->add_option(
-      "--on", run.overrides.engine,
-      "Where processes are started: here, or on the hosts of the config by "
-      "ssh, or by slurm: within an allocation on its nodes, outside of one by "
-      "a batch script that is submitted and followed; default: as the config's "
-      "launch block says, else here");
-  CLI::Option* const hosts = run_command->add_option(
-      "--hosts", run.hosts,
-      "HOST:WORKERS,... places the config's processes on these hosts, whatever "
-      "hosts it names: servers go round them, workers fill them, the "
-      "coordinator is on the first");
-  CLI::Option* const host_file = run_command->add_option(
-      "--hostfile", run.host_file,
-      "The same from a file with lines like: HOST slots=WORKERS");
-  host_file->excludes(hosts);
-  // As of a variable that is not set.
-  for (CLI::Option* const option : {hosts, host_file}) {
-    option->check([](const std::string& value) {
-      return value.empty() ? "it is empty; name hosts, or leave it out"
-                           : std::string();
-    });
-  }
+  AddPlacementFlags(run_command, &run);
   run_command->add_option(
       "--data-dir", run.data_dir,
       "Folder below which the data are; default: ~/.cache/slackline/data, into "

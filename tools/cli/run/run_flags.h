@@ -4,8 +4,12 @@
 #include <CLI/CLI.hpp>
 
 #include "tools/cli/invocation.h"
+#include "tools/cli/run/run.h"
 
 namespace slackline {
+
+// --on, --hosts and --hostfile. `*run` must outlive the parsing.
+void AddPlacementFlags(CLI::App* command, RunOptions* run);
 
 // When one of the subcommands has run,
 // its exit code is in `*exit_code`.

@@ -1,0 +1,142 @@
+#include "tools/cli/doctor/job_needs.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/sync/sync_config.h"
+#include "tools/cli/run/capacity.h"
+
+namespace slackline {
+namespace {
+
+// Measured (/proc/PID/fd): a server with the coordinator has 57 with six peers,
+// and 26 of them before anybody has connected.
+constexpr int64_t kOwnFiles = 40;
+constexpr int64_t kFilesPerPeer = 4;
+constexpr int64_t kKeepMax = 1000;
+// More are alike: a port of each group is as good as all of them.
+constexpr int kDoorsMax = 16;
+
+}  // namespace
+
+doctor::Job JobNeeds(const config::ClusterConfig& config,
+                     const JobNeedsOptions& options) {
+  const Demand demand = DemandOf(config, options.data_dir);
+  doctor::Job job;
+  job.set_job(config.job());
+  job.set_engine(options.engine);
+  job.set_model_bytes(demand.model_bytes);
+  job.set_shared_memory_only(config.limits().transport() ==
+                             config::Limits::SHM);
+  const bool is_elsewhere = options.engine != "here";
+  // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
+  // for.
+  job.set_servers_need_each_other(config.replicas() > 0 ||
+                                  config.rebalance().mode() ==
+                                      config::Rebalance::AUTO);
+  const bool may_all_reduce = MayAllReduce(config.sync());
+  const bool any_server = AnyServerTakesOver(config);
+  job.set_shares_run_folder(is_elsewhere && any_server);
+  if (config.has_checkpoint()) {
+    job.set_checkpoint_keep(
+        std::min<int64_t>(config.checkpoint().keep(), kKeepMax));
+    job.set_shares_checkpoints(is_elsewhere);
+  }
+  const std::vector<ServerProcess> servers = ServerProcesses(config);
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  int64_t peers = static_cast<int64_t>(workers.size());
+  for (const ServerProcess& server : servers) peers += server.threads;
+
+  std::map<std::string, doctor::HostNeed> needs;
+  for (const std::string& host : options.hosts) {
+    doctor::HostNeed& need = needs[host];
+    need.set_name(host);
+    need.set_server_bytes(demand.server_bytes);
+    need.set_worker_bytes(demand.worker_bytes);
+    need.set_open_files(kOwnFiles + kFilesPerPeer * peers);
+    need.set_listen(true);
+  }
+  std::set<std::string> by_name = {config.coordinator().host()};
+  const auto add_door = [&by_name](doctor::HostNeed* need,
+                                   doctor::Door wanted) {
+    if (!wanted.listen().empty() || wanted.coordinator())
+      by_name.insert(wanted.host());
+    if (wanted.port() == 0) wanted.set_label("any port");
+    for (doctor::Door& door : *need->mutable_door()) {
+      // Of doors at any port one stands for all.
+      if (door.port() == wanted.port() && door.host() == wanted.host() &&
+          door.listen() == wanted.listen()) {
+        door.set_coordinator(door.coordinator() || wanted.coordinator());
+        door.set_servers(door.servers() || wanted.servers());
+        door.set_workers(door.workers() || wanted.workers());
+        return;
+      }
+    }
+    if (need->door_size() < kDoorsMax) *need->add_door() = std::move(wanted);
+  };
+  doctor::Door coordinator;
+  coordinator.set_label("coordinator");
+  coordinator.set_host(config.coordinator().host());
+  coordinator.set_listen(config.coordinator().listen());
+  coordinator.set_port(options.coordinator_port);
+  coordinator.set_coordinator(true);
+  if (!options.hosts.empty())
+    add_door(&needs[options.hosts.front()], coordinator);
+  for (const ServerProcess& server : servers) {
+    const auto found = needs.find(server.host);
+    if (found == needs.end()) continue;
+    doctor::HostNeed& need = found->second;
+    need.set_servers(need.servers() + 1);
+    need.set_threads(need.threads() + server.threads);
+    need.set_writes_checkpoints(true);
+    need.set_listen(need.listen() && !server.listen.empty());
+    doctor::Door door = coordinator;
+    door.set_host(server.host);
+    door.set_listen(server.listen);
+    // Two names of one machine have one such port.
+    if (any_server && options.coordinator_port != 0 &&
+        MachineOf(server.host) != MachineOf(config.coordinator().host())) {
+      add_door(&need, door);
+    }
+    door.set_label(absl::StrCat("server ", server.index));
+    door.set_coordinator(false);
+    door.set_servers(true);
+    for (int thread = 0; thread < server.threads; ++thread) {
+      door.set_port(server.first_port == 0 ? 0 : server.first_port + thread);
+      add_door(&need, door);
+    }
+  }
+  for (const WorkerProcess& worker : workers) {
+    const auto found = needs.find(worker.host);
+    if (found == needs.end()) continue;
+    doctor::HostNeed& need = found->second;
+    need.set_workers(need.workers() + 1);
+    need.set_threads(need.threads() + worker.threads);
+    need.set_gpus(std::max(need.gpus(), worker.gpu + 1));
+    need.set_own_programs(need.own_programs() || !worker.command.empty());
+    need.set_data(need.data() ||
+                  (config.has_data() && !config.data().has_teacher_student()));
+    // With all-reduce worker 0 writes checkpoints.
+    if (worker.rank == 0) need.set_writes_checkpoints(true);
+    need.set_listen(need.listen() && !worker.listen.empty());
+    if (!may_all_reduce) continue;
+    doctor::Door door;
+    door.set_label(absl::StrCat("worker ", worker.rank));
+    door.set_host(worker.host);
+    door.set_listen(worker.listen);
+    door.set_port(worker.port);
+    door.set_workers(true);
+    add_door(&need, door);
+  }
+  for (const std::string& host : options.hosts) *job.add_host() = needs[host];
+  job.mutable_by_name()->Assign(by_name.begin(), by_name.end());
+  return job;
+}
+
+}  // namespace slackline

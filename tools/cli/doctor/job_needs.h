@@ -1,0 +1,25 @@
+// What a job needs of each of its hosts, by its config.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/cluster.pb.h"
+#include "proto/doctor.pb.h"
+
+namespace slackline {
+
+struct JobNeedsOptions {
+  std::vector<std::string> hosts;  // That of server 0 first.
+  // Of the coordinator; 0: `slackline run` takes any free one.
+  int coordinator_port = 0;
+  std::string engine;    // "here", "ssh", "slurm".
+  std::string data_dir;  // Of this machine, to know how large the data are.
+};
+
+// Members whose host is none of `hosts` are left out. Without the folders and
+// the version, which are not of the config.
+doctor::Job JobNeeds(const config::ClusterConfig& config,
+                     const JobNeedsOptions& options);
+
+}  // namespace slackline
