@@ -130,7 +130,7 @@ std::string NextStep(const AddServerOptions& options,
 absl::Status CheckHost(const AddServerOptions& options,
                        const config::ClusterConfig& config) {
   if (!options.host.empty()) return absl::OkStatus();
-  const std::string& last = ServerProcesses(config).back().host;
+  const std::string last = ServerProcesses(config).back().host;
   const absl::StatusOr<std::string> address = ResolveHost(last);
   if (!address.ok() || IsOwnAddress(*address, OwnAddresses()))
     return absl::OkStatus();
