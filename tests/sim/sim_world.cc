@@ -215,15 +215,23 @@ void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
   if (!is_new) return;
   if (context_.scenario.takes_over) return TakeOverLater();
   if (with_host) return;
-  context_.queue.After(away, [this, host] {
-    context_.machines[HostNode()].Arrive([this, host] {
-      const SimServer* const server = servers_[host].get();
-      const bool has_crashed =
-          server != nullptr && server->end().kind == ProcessEnd::Kind::kCrashed;
-      // If its process has died since, too, the next one goes on with it.
-      if (coordinator_->away() && !has_crashed)
-        RecoverCoordinator(host, server != nullptr && server->joined());
-    });
+  const auto host_has_crashed = [this, host] {
+    const SimServer* const server = servers_[host].get();
+    return server != nullptr &&
+           server->end().kind == ProcessEnd::Kind::kCrashed;
+  };
+  // In a job that is over it may be there without its server.
+  const bool was_alone = host_has_crashed();
+  context_.queue.After(away, [this, host, host_has_crashed, was_alone] {
+    context_.machines[HostNode()].Arrive(
+        [this, host, host_has_crashed, was_alone] {
+          const SimServer* const server = servers_[host].get();
+          // If its process has died since, too, the next one goes on with it.
+          if (coordinator_->away() && (was_alone || !host_has_crashed())) {
+            RecoverCoordinator(
+                host, !was_alone && server != nullptr && server->joined());
+          }
+        });
   });
 }
 
@@ -1338,7 +1346,7 @@ Scenario OneOrOther(uint64_t seed, bool modes) {
 void MakePlain(Scenario* scenario, uint64_t gradient_seed, Rng& rng) {
   scenario->RemoveFaults();
   scenario->gradient_seed = gradient_seed;
-  scenario->gradient_code = {};  // By all-reduce they are whole.
+  scenario->gradient_code = {};    // By all-reduce they are whole.
   scenario->skips_tables = false;  // By all-reduce all are summed.
   scenario->pull_ahead = false;
   const auto draw = [&](sync::Mode* mode) {
