@@ -168,7 +168,7 @@ TEST_F(SlurmTest, OutsideOfAnAllocationTheJobIsSubmittedAndFollowed) {
   EXPECT_THAT(run->Output(),
               AllOf(HasSubstr("runs on 127.0.0.[2-3]"),
                     HasSubstr("hosts: 127.0.0.2, 127.0.0.3 (slurm)"),
-                    HasSubstr("\nepoch 1, step 100: ")));
+                    HasSubstr("\nbsp     300  ")));
   EXPECT_EQ(ModelSha256(ReadModel(Path("run"))),
             ModelSha256(ReadModel(Path("here"))));
   // It can be read, and submitted by hand.
