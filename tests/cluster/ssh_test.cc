@@ -295,6 +295,7 @@ TEST_F(SshTest, SigtermOnAHostSuspendsTheJobWithACheckpoint) {
     return ReadText(Path("run/metrics.jsonl")).size() > before.size();
   })) << on->Output();
   EXPECT_THAT(ReadText(Path("run/metrics.jsonl")), StartsWith(first_line));
+  ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value()) << on->Output();
   on->Signal(SIGINT);
   EXPECT_EQ(on->WaitText(kJobMax), kInterruptedText) << on->Output();
   daemon_.reset();

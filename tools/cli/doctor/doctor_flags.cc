@@ -20,8 +20,8 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
       "Looks whether the hosts of a job are fit for it, before it is started: "
       "names and addresses, ports, the network between each two of them, "
       "clocks, limits, memory, folders, versions and data (docs/doctor.md). "
-      "Each problem is a line, with the host and what mends it. Takes the "
-      "flags of the slackline run that is to follow.\n"
+      "Each problem is a line, with the host and what mends it. Takes those "
+      "flags of slackline run that say what runs where.\n"
       "Exit code: 1 if the job would fail, else 0.");
   command
       ->add_option("CONFIG", run.config_path,

@@ -25,6 +25,8 @@ Command Collect(const CLI::App& app, const std::string& before) {
                      ? ""
                      : option->get_type_name(),
         .help = option->get_description()};
+    if (option->get_positional() && !option->get_required())
+      flag.name = absl::StrCat("[", flag.name, "]");
     (option->get_positional() ? command.arguments : command.flags)
         .push_back(std::move(flag));
   }

@@ -489,12 +489,27 @@ int AfterTheEnd(const config::ClusterConfig& config,
   return code;
 }
 
+// A job that waits for its turn will run in its folder.
+absl::Status CheckNoOtherSlurmJob(const RunOptions& options) {
+  if (options.out_dir.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::optional<std::string>> job =
+      SlurmJobOfRun(options.out_dir);
+  // Where Slurm does not answer nothing is known of its jobs.
+  if (!job.ok() || !job->has_value() || **job == options.slurm.job_id)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--out: the run in ", options.out_dir, " is Slurm job ", **job,
+      ", which has not ended; choose another folder, or end that job: scancel ",
+      **job));
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                            Display* display) {
   const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
   SL_RETURN_IF_ERROR(place->Check());
+  SL_RETURN_IF_ERROR(CheckNoOtherSlurmJob(options));
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
@@ -540,12 +555,12 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
-  display->Print(
-      absl::StrCat(JobText(config), ", coordinator at ", endpoints.front(),
-                   OwnProgramsText(config), place->Text(),
-                   data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
-                   "\nfolder: ", out_dir, " (logs in logs/; `slackline status ",
-                   out_dir, "` shows details)"));
+  display->Print(absl::StrCat(
+      JobText(config), ", coordinator at ", endpoints.front(),
+      OwnProgramsText(config), place->Text(),
+      data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
+      "\nfolder: ", out_dir, " (logs in logs/; `",
+      ShellLine({"slackline", "status", out_dir}), "` shows details)"));
   Restorer restorer({.enabled = config.checkpoint().on_server_loss() ==
                                 config::Checkpoint::RESTORE,
                      .out_dir = out_dir,
@@ -814,16 +829,30 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
         ShellLine({"mkdir", "-p", absl::StrCat(out_dir, "/", kSlurmFolder)})));
     return kExitDone;
   }
+  // From here on Ctrl-C is for the job, which may be submitted already.
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
   if (!options.out_dir.empty()) {
     SL_ASSIGN_OR_RETURN(const std::optional<std::string> before,
                         SlurmJobOfRun(options.out_dir));
     if (before.has_value()) {
+      SL_ASSIGN_OR_RETURN(const std::string asked, script(options.out_dir));
+      const absl::StatusOr<std::string> submitted = ReadRegularFile(
+          SlurmScriptPath(options.out_dir), kConfigFileBytesMax);
+      if (submitted.ok() && *submitted != asked) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "--out: the run in ", options.out_dir, " is Slurm job ", *before,
+            ", which was submitted by another command (",
+            SlurmScriptPath(options.out_dir),
+            "); choose another folder, or end that job: scancel ", *before));
+      }
       display->Print(absl::StrCat("the run in ", options.out_dir,
                                   " is Slurm job ", *before,
                                   " already; nothing is submitted",
                                   WatchText(*before, options.out_dir)));
       if (!options.detach)
-        return FollowRun(*before, options.out_dir, /*from_now=*/true, display);
+        return FollowRun(*before, options.out_dir, /*from_now=*/true,
+                         signals.get(), display);
       std::printf("%s\n", before->c_str());
       return kExitDone;
     }
@@ -860,7 +889,7 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
     std::printf("%s\n", id.c_str());
     return kExitDone;
   }
-  return FollowRun(id, out_dir, /*from_now=*/false, display);
+  return FollowRun(id, out_dir, /*from_now=*/false, signals.get(), display);
 }
 
 }  // namespace

@@ -267,11 +267,10 @@ std::string WatchText(const std::string& id, const std::string& out_dir) {
 }
 
 absl::StatusOr<int> FollowRun(const std::string& id, const std::string& out_dir,
-                              bool from_now, Display* display) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
-                      SignalWatch::Create());
+                              bool from_now, SignalWatch* signals,
+                              Display* display) {
   Following following(id, out_dir, from_now, display);
-  SL_ASSIGN_OR_RETURN(const int code, following.Run(signals.get()));
+  SL_ASSIGN_OR_RETURN(const int code, following.Run(signals));
   display->Redraw({});
   // The terminal has had it with the job's output.
   const bool seen = isatty(STDOUT_FILENO) != 0 && isatty(STDERR_FILENO) != 0;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "tools/cli/display.h"
 #include "tools/cli/run/run.h"
+#include "tools/cli/signals.h"
 
 namespace slackline {
 
@@ -29,7 +30,8 @@ std::string WatchText(const std::string& id, const std::string& out_dir);
 // SIGTERM and SIGHUP end the following alone. `from_now`: what the job has said
 // before is not shown.
 absl::StatusOr<int> FollowRun(const std::string& id, const std::string& out_dir,
-                              bool from_now, Display* display);
+                              bool from_now, SignalWatch* signals,
+                              Display* display);
 
 // In a job of Slurm: whether it has begun the run in the folder before Slurm
 // took it away; and notes that it has begun it.
