@@ -33,8 +33,9 @@ class JobPlace {
   virtual absl::StatusOr<int> TakePort(int port) = 0;
   // Refuses, or warns of, a job that is too large.
   virtual absl::Status CheckCapacity(const std::string& data_dir) = 0;
-  // Refuses a job that could not start there, with a line for each cause: names,
-  // ports, connections and limits. Takes milliseconds where nothing is wrong.
+  // Refuses a job that could not start there, with a line for each cause:
+  // names, ports, connections and limits. Takes milliseconds where nothing is
+  // wrong.
   virtual absl::Status CheckHosts(int coordinator_port) = 0;
   // Starts all processes. `launch` has the paths of this machine, and `config`
   // is that of launch.cluster_file.
