@@ -276,6 +276,17 @@ TEST_F(RunCommand, InitWritesAConfigThatRunsAndOverwritesNothing) {
   }
 }
 
+// As `slackline run --on slurm --detach` leaves its folder.
+TEST_F(RunCommand, StatusSaysThatAJobWaitsInSlurm) {
+  std::filesystem::create_directories(Path("run/slurm"));
+  Write("run/slurm/job.sh", "#!/bin/sh\n");
+  const std::unique_ptr<Process> status =
+      StartTool("status", {"status", Path("run")});
+  EXPECT_EQ(status->WaitText(kSoon), "exited with code 3");
+  EXPECT_THAT(status->Output(),
+              HasSubstr("has not begun: it is a job of Slurm"));
+}
+
 TEST_F(RunCommand, BashCompletesCommandsFlagsAndFiles) {
   const std::string script = absl::StrCat(
       "source <(", SLACKLINE_BIN_DIR,

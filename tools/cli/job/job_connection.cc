@@ -11,6 +11,7 @@
 #include "job/job_config.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
+#include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline {
@@ -30,6 +31,19 @@ std::string ClusterFileOf(const std::string& config) {
 bool HasEnded(const std::string& config) {
   return IsRunFolder(config) &&
          !absl::IsNotFound(ReadRunResult(config).status());
+}
+
+std::string WaitsInSlurm(const std::string& config) {
+  // A run writes its config when it begins.
+  std::error_code error;
+  if (!IsRunFolder(config) || fs::exists(ClusterFileOf(config), error) ||
+      !fs::exists(SlurmScriptPath(config), error)) {
+    return "";
+  }
+  return absl::StrCat("the run in ", config,
+                      " has not begun: it is a job of Slurm that waits for its "
+                      "turn, or has ended before it (`squeue --me`; ",
+                      SlurmScriptPath(config), ")");
 }
 
 namespace {
@@ -64,6 +78,8 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the run in ", options.config, " has ended: ", EndText(run.summary)));
   }
+  if (const std::string waits = WaitsInSlurm(options.config); !waits.empty())
+    return absl::FailedPreconditionError(waits);
   absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(ClusterFileOf(options.config));
   if (!config.ok()) {

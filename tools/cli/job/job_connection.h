@@ -25,6 +25,9 @@ std::string ClusterFileOf(const std::string& config);
 
 // A folder whose run has ended: nobody needs to be asked, the summary is there.
 bool HasEnded(const std::string& config);
+// Of the folder of a run that was handed to Slurm and has not begun: a sentence
+// that says so; else empty.
+std::string WaitsInSlurm(const std::string& config);
 
 // Thread-compatible.
 class JobConnection {

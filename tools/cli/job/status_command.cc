@@ -43,6 +43,11 @@ absl::StatusOr<int> Show(const StatusOptions& options) {
                      run.summary.cause() ==
                          wire::JobEnd::Cause_Name(wire::JobEnd::SUSPENDED));
   }
+  if (const std::string waits = WaitsInSlurm(config);
+      !waits.empty() && !options.json) {
+    PrintResult(absl::StrCat(waits, "\n"));
+    return kStatusForming;
+  }
   SL_ASSIGN_OR_RETURN(const JobConnection job,
                       JobConnection::Open(options.job));
   const Configured configured = ConfiguredBy(job.config());
