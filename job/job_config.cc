@@ -32,12 +32,6 @@ bool AllCuda(const config::ClusterConfig& config) {
   return std::all_of(config.worker().begin(), config.worker().end(), IsCuda);
 }
 
-bool MayAllReduce(const config::Sync& sync) {
-  return sync.has_allreduce() || sync.has_auto_() ||
-         std::any_of(sync.phase().begin(), sync.phase().end(),
-                     [](const config::Phase& p) { return p.has_allreduce(); });
-}
-
 // Without making a list of them: counts are not checked yet.
 int WorkerCount(const config::ClusterConfig& config) {
   int64_t total = 0;

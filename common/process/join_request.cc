@@ -14,15 +14,11 @@
 #include "common/version.h"
 
 namespace slackline {
-namespace {
-
 std::string OwnHostName() {
   char name[256] = {};
   if (gethostname(name, sizeof(name) - 1) != 0) return "another host";
   return name;
 }
-
-}  // namespace
 
 uint64_t RandomToken() {
   std::random_device random;

@@ -12,6 +12,9 @@ namespace slackline {
 // Never 0, and not given to another process start in practice.
 uint64_t RandomToken();
 
+// As this machine calls itself.
+std::string OwnHostName();
+
 // This program, by the name of its executable file.
 wire::Build ThisBuild();
 

@@ -29,7 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of the test of a job that is preempted.
+// How often the test of preemption takes a node away.
 int preemptions = 2;
 
 class SlurmTest : public JobTest {
@@ -230,6 +230,10 @@ TEST_F(SlurmTest, CtrlCEndsTheJobWithItsModelOrCancelsOneThatWaits) {
       StartOutside("run", config, {"--detach"});
   EXPECT_EQ(detached->WaitText(kJobMax), kEndedWell) << detached->Output();
   EXPECT_THAT(detached->Output(), HasSubstr("already; nothing is submitted"));
+  const std::unique_ptr<Process> other =
+      StartOutside("run", config, {"--detach", "--epochs=7"});
+  EXPECT_EQ(other->WaitText(kJobMax), kFailed) << other->Output();
+  EXPECT_THAT(other->Output(), HasSubstr("submitted by another command"));
   run->Signal(SIGINT);
   EXPECT_EQ(run->WaitText(kJobMax), "exited with code 130") << run->Output();
   EXPECT_FALSE(ReadModel(Path("run")).empty());
@@ -246,6 +250,39 @@ TEST_F(SlurmTest, CtrlCEndsTheJobWithItsModelOrCancelsOneThatWaits) {
   EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
   EXPECT_THAT(run->Output(), HasSubstr("as CANCELLED"));
   EXPECT_FALSE(std::filesystem::exists(Path("waits/cluster.textproto")));
+
+  // While sbatch has not answered: it has submitted the job, and takes its
+  // time.
+  std::filesystem::create_directory(Path("slow"));
+  const std::string sbatch = Write(
+      "slow/sbatch", absl::StrCat("#!/bin/sh\n/usr/bin/sbatch \"$@\" && touch ",
+                                  Path("submitted"), " && sleep 1\n"));
+  std::filesystem::permissions(sbatch, std::filesystem::perms::owner_all);
+  Process slow(
+      slurm_->Command({"/usr/bin/env",
+                       absl::StrCat("PATH=", Path("slow"), ":/usr/bin:/bin"),
+                       absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"), "run",
+                       config, "--on=slurm",
+                       absl::StrCat("--out=", Path("asked-late"))}),
+      Path("asked-late.log"));
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return std::filesystem::exists(Path("submitted"));
+  })) << slow.Output();
+  slow.Signal(SIGINT);
+  EXPECT_EQ(slow.WaitText(kJobMax), kFailed) << slow.Output();
+  EXPECT_THAT(slow.Output(), HasSubstr("as CANCELLED"));
+
+  // Nobody else writes into the folder of a run that waits.
+  const std::unique_ptr<Process> waits =
+      StartOutside("here-too", config, {"--detach"});
+  EXPECT_EQ(waits->WaitText(kJobMax), kEndedWell) << waits->Output();
+  Process here(slurm_->Command({absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"),
+                                "run", config, "--on=here",
+                                absl::StrCat("--out=", Path("here-too"))}),
+               Path("here.log"));
+  EXPECT_EQ(here.WaitText(kJobMax), kFailed) << here.Output();
+  EXPECT_THAT(here.Output(),
+              HasSubstr(", which has not ended; choose another"));
   slurm_->Ask({"/usr/bin/scancel", "--user=root"});
   slurm_.reset();
 }

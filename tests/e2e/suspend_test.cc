@@ -358,7 +358,7 @@ TEST_F(SuspendInSlurm, TheSameCommandGoesOnOrBeginsAnewWhenItIsStartedAgain) {
             SummaryOf("undisturbed")["model_sha256"]);
 }
 
-// Who has asked for it does not want it again at once.
+// A user who has suspended a job does not want it again at once.
 TEST_F(SuspendInSlurm, AJobThatAUserSuspendsIsNotQueuedAgain) {
   const std::unique_ptr<Process> run = StartInJob("run", 0);
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value());

@@ -19,7 +19,7 @@
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
-#include "common/sync/modes/mode_rule.h"
+#include "common/sync/sync_config.h"
 #include "common/view/shard_map.h"
 #include "worker/session/metric_records.h"
 #include "worker/session/model_file.h"
@@ -95,14 +95,7 @@ bool NeedsDoor(const config::ClusterConfig& config, const WorkerProcess& self) {
   bool elsewhere = config.limits().transport() == config::Limits::TCP;
   for (const WorkerProcess& worker : WorkerProcesses(config))
     elsewhere |= MachineOf(worker.host) != MachineOf(self.host);
-  if (!elsewhere) return false;
-  const config::Sync& sync = config.sync();
-  if (sync.phase_size() == 0)
-    return !RuleOf(ConfiguredMode(sync)).over_servers();
-  return std::any_of(sync.phase().begin(), sync.phase().end(),
-                     [](const config::Phase& phase) {
-                       return !RuleOf(ConfiguredMode(phase)).over_servers();
-                     });
+  return elsewhere && MayAllReduce(config.sync());
 }
 
 // Meets no rule.

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "common/io/atomic_file.h"
 #include "common/process/exit_code.h"
+#include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/version.h"
@@ -186,9 +187,6 @@ class Agent {
     agent::Hello& hello = *message.mutable_hello();
     hello.set_version(VersionNumber());
     hello.set_protocol(kProtocol);
-    std::array<char, 256> name = {};
-    gethostname(name.data(), name.size() - 1);
-    host_name_ = name.data();
     hello.set_host_name(host_name_);
     const Capacity here = CapacityHere();
     hello.set_cores(here.cores);
@@ -484,7 +482,7 @@ class Agent {
   absl::Time next_look_ = absl::InfinitePast();
   bool terminated_ = false;  // By SIGTERM.
   absl::Time hang_up_at_ = absl::InfiniteFuture();
-  std::string host_name_;
+  const std::string host_name_ = OwnHostName();
   std::string run_folder_;
   std::string mark_;  // A file of this agent; empty: none.
   // None: the run's folder is shared.

@@ -11,7 +11,8 @@ namespace slackline {
 
 struct JobNeedsOptions {
   std::vector<std::string> hosts;  // That of server 0 first.
-  // Of the coordinator; 0: `slackline run` takes any free one.
+  // The port at which the coordinator will listen; 0: `slackline run` takes any
+  // free one.
   int coordinator_port = 0;
   std::string engine;    // "here", "ssh", "slurm".
   std::string data_dir;  // Of this machine, to know how large the data are.

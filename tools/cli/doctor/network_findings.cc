@@ -26,8 +26,8 @@ class Network {
           Findings* findings)
       : facts_(facts), misnamed_(misnamed), findings_(*findings) {}
 
-  // Who is to blame for pairs that do not connect: a host that nobody reaches,
-  // a host that reaches nobody, one direction, or a pair.
+  // Adds the culprit of the pairs that do not connect: a host that nobody
+  // reaches, a host that reaches nobody, one direction, or a pair.
   void Find() {
     std::map<std::string, std::vector<const doctor::Pair*>> into, out_of;
     std::map<std::pair<std::string, std::string>, const doctor::Pair*> pairs;

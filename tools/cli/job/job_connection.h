@@ -25,8 +25,8 @@ std::string ClusterFileOf(const std::string& config);
 
 // A folder whose run has ended: nobody needs to be asked, the summary is there.
 bool HasEnded(const std::string& config);
-// Of the folder of a run that was handed to Slurm and has not begun: a sentence
-// that says so; else empty.
+// A sentence that says that the run in this folder was handed to Slurm and has
+// not begun; empty if that is not so.
 std::string WaitsInSlurm(const std::string& config);
 
 // Thread-compatible.

@@ -1,10 +1,8 @@
 #include "tools/cli/launch/remote_cluster.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -47,12 +45,6 @@ std::string WholePath(const std::string& path) {
   fs::path whole = fs::absolute(path, ignored).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();
   return whole.string();
-}
-
-std::string ThisHost() {
-  std::array<char, 256> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 // Whether a job that goes on in the folder of its run reads the file there.
@@ -107,7 +99,7 @@ RemotePaths RemotePathsOf(const config::Launch& launch,
     const fs::path here(paths.run_folder);
     paths.run_folder =
         absl::StrCat(launch.runs_dir(), "/", here.filename().string(), "-",
-                     Sha256Hex(absl::StrCat(ThisHost(), ":", here.string()))
+                     Sha256Hex(absl::StrCat(OwnHostName(), ":", here.string()))
                          .substr(0, kFolderHashDigits));
   }
   return paths;

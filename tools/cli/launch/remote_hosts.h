@@ -88,7 +88,7 @@ class RemoteHosts {
   // From here on files of the hosts are written to the folder. False: they are
   // already.
   bool WriteFilesTo(const std::string& folder);
-  // Those that could not be written there so far.
+  // The files of hosts that could not be written to that folder so far.
   std::vector<SentFiles::Missing> MissingFiles() const;
 
  private:

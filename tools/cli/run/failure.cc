@@ -1,23 +1,15 @@
 #include "tools/cli/run/failure.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/join_request.h"
 #include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {
-
-std::string ThisHost() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "this host";
-  return name.data();
-}
 
 FailedProcess ProcessOf(const LoggedExit& logged,
                         const std::string& this_host) {
@@ -71,7 +63,7 @@ std::vector<LoggedExit> ExitsAtFault(const run::Summary& summary,
 
 std::string LeaveFailurePage(FailureFacts facts,
                              const std::vector<LoggedExit>& at_fault) {
-  const std::string host = ThisHost();
+  const std::string host = OwnHostName();
   for (const LoggedExit& logged : at_fault)
     facts.processes.push_back(ProcessOf(logged, host));
   const absl::Status written = WriteFailurePage(facts);

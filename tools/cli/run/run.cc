@@ -829,9 +829,7 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
         ShellLine({"mkdir", "-p", absl::StrCat(out_dir, "/", kSlurmFolder)})));
     return kExitDone;
   }
-  // From here on Ctrl-C is for the job, which may be submitted already.
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
-                      SignalWatch::Create());
+  std::unique_ptr<SignalWatch> signals;
   if (!options.out_dir.empty()) {
     SL_ASSIGN_OR_RETURN(const std::optional<std::string> before,
                         SlurmJobOfRun(options.out_dir));
@@ -850,9 +848,11 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
                                   " is Slurm job ", *before,
                                   " already; nothing is submitted",
                                   WatchText(*before, options.out_dir)));
-      if (!options.detach)
+      if (!options.detach) {
+        SL_ASSIGN_OR_RETURN(signals, SignalWatch::Create());
         return FollowRun(*before, options.out_dir, /*from_now=*/true,
                          signals.get(), display);
+      }
       std::printf("%s\n", before->c_str());
       return kExitDone;
     }
@@ -874,6 +874,8 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
     SL_ASSIGN_OR_RETURN(out_dir, MakeOutFolder(out_dir, config.job(), mode));
   }
   SL_ASSIGN_OR_RETURN(const std::string text, script(out_dir));
+  // From here on Ctrl-C is for the job, which may be submitted already.
+  SL_ASSIGN_OR_RETURN(signals, SignalWatch::Create());
   SL_ASSIGN_OR_RETURN(const std::string id, SubmitRun(text, out_dir));
   const SlurmNeeds needs = NeedsOf(config);
   display->Print(absl::StrCat(
