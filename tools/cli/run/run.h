@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "common/config/cluster_config.h"
 #include "tools/cli/launch/slurm_tools.h"
 
@@ -49,12 +48,6 @@ struct RunOptions {
   // on with the config and the folder of this one.
   std::vector<std::string> flags_again = {};
 };
-
-// Reads --hosts or --hostfile, or asks Slurm for the nodes of the allocation in
-// which this program runs. FailedPrecondition: it does not.
-absl::Status TakeKnownHosts(RunOptions* options);
-// Whether file or flags name the coordinator's port, or leave it to us.
-bool PortIsGiven(const RunOptions& options);
 
 // Returns the exit code: kExitDone only if the job has finished and its summary
 // is on stdout; of a dry run, if nothing speaks against the job, whose whole

@@ -1,0 +1,125 @@
+#include "tools/cli/run/hosts_of_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/config/cluster_config.h"
+#include "common/status.h"
+#include "tools/cli/launch/slurm_hosts.h"
+#include "tools/cli/run/given_config.h"
+#include "tools/cli/run/local_hosts.h"
+
+namespace slackline {
+namespace {
+
+// Names of nodes that are not known yet, with a number behind it.
+constexpr char kStandInNode[] = "slurm-node-";
+constexpr int kNodesMax = 4096;
+
+// Its processes are to be somewhere, and not on this machine.
+bool NamesOtherHosts(const config::ClusterConfig& config) {
+  const auto is_other = [](const auto& group) {
+    return group.has_host() && !IsLoopback(group.host());
+  };
+  return is_other(config.coordinator()) ||
+         absl::c_any_of(config.server(), is_other) ||
+         absl::c_any_of(config.worker(), is_other);
+}
+
+// One of them, if any was given.
+std::string SlurmFlagOf(const RunOptions& options) {
+  if (options.print_script) return "--print";
+  if (options.detach) return "--detach";
+  if (!options.slurm_options.empty()) return "--slurm-option";
+  if (options.slurm_sets.empty()) return "";
+  const absl::string_view set = options.slurm_sets.front();
+  return absl::StrCat(
+      "--", absl::StripPrefix(set.substr(0, set.find('=')), "launch.slurm."));
+}
+
+// Nodes that Slurm has not chosen yet.
+std::vector<HostSlots> StandIns(int count) {
+  std::vector<HostSlots> hosts;
+  for (int i = 1; i <= count; ++i) {
+    hosts.push_back({.host = absl::StrCat(kStandInNode, i), .slots = 0});
+  }
+  return hosts;
+}
+
+}  // namespace
+
+absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
+  const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+  SlurmPlan plan;
+  // Flags of Slurm are for jobs of Slurm, and are no way to choose it.
+  plan.is_slurm = given.has_value() && given->launch().has_slurm();
+  if (const std::string flag = SlurmFlagOf(*options);
+      given.has_value() && !plan.is_slurm && !flag.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        ": is for jobs of Slurm, and this is none; add --on slurm, or launch { "
+        "slurm {} } to the config"));
+  }
+  options->overrides.sets.insert(options->overrides.sets.end(),
+                                 options->slurm_sets.begin(),
+                                 options->slurm_sets.end());
+  options->overrides.slurm_options = options->slurm_options;
+  if (!plan.is_slurm) return plan;
+  const bool within = !options->slurm.job_id.empty();
+  if (within && options->detach) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--detach: this is within job ", options->slurm.job_id,
+        " of Slurm already; leave --detach out, or run it outside"));
+  }
+  plan.submits = options->print_script || !within;
+  plan.on_named_hosts = !options->hosts.empty() ||
+                        !options->host_file.empty() || NamesOtherHosts(*given);
+  return plan;
+}
+
+absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
+  if (options->hosts.empty() && options->host_file.empty()) {
+    if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
+    options->overrides.hosts_origin = kOnSlurm;
+    if (!plan.submits) {
+      SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+      return absl::OkStatus();
+    }
+    const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+    const int nodes = given.has_value() && given->launch().slurm().has_nodes()
+                          ? given->launch().slurm().nodes()
+                          : 1;
+    // What is outside of the bounds is refused with the rest of the config.
+    options->overrides.hosts =
+        StandIns(options->dry_run ? 1 : std::clamp(nodes, 1, kNodesMax));
+    return absl::OkStatus();
+  }
+  const bool is_file = options->hosts.empty();
+  const std::string origin =
+      is_file ? absl::StrCat("--hostfile ", options->host_file)
+              : absl::StrCat("--hosts ", options->hosts);
+  absl::StatusOr<std::vector<HostSlots>> hosts =
+      is_file ? ReadHostFile(options->host_file) : ParseHosts(options->hosts);
+  if (!hosts.ok())
+    return Annotate(hosts.status(), is_file ? "--hostfile" : "--hosts");
+  options->overrides.hosts = *std::move(hosts);
+  options->overrides.hosts_origin = origin;
+  return absl::OkStatus();
+}
+
+absl::Status TakeKnownHosts(RunOptions* options) {
+  SL_ASSIGN_OR_RETURN(SlurmPlan plan, PlanSlurm(options));
+  plan.submits = false;
+  return TakeHosts(plan, options);
+}
+
+bool HasStandIns(const config::ClusterConfig& config) {
+  return absl::StartsWith(config.server(0).host(), kStandInNode);
+}
+
+}  // namespace slackline

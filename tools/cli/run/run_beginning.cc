@@ -1,0 +1,163 @@
+#include "tools/cli/run/run_beginning.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/best_checkpoint.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/stored_checkpoint.h"
+#include "common/config/cluster_config.h"
+#include "common/process/exit_code.h"
+#include "common/status.h"
+#include "server/coordinator/failure_page.h"
+#include "server/coordinator/run_files.h"
+#include "tools/cli/display.h"
+#include "tools/cli/job/progress.h"
+#include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/restorer.h"
+#include "tools/cli/run/slurm_run.h"
+#include "tools/cli/run/summary_table.h"
+#include "tools/experiment/replay_spec.h"
+
+namespace slackline {
+namespace {
+
+// Whether the checkpoint to go on from is below the folder of the run.
+bool ResumesOwn(const RunOptions& options) {
+  if (options.resume.empty()) return false;
+  const auto whole = [](const std::string& path) {
+    std::error_code error;
+    std::string text = std::filesystem::weakly_canonical(path, error).string();
+    while (text.size() > 1 && text.back() == '/') text.pop_back();
+    return absl::StrCat(text, "/");
+  };
+  return absl::StartsWith(whole(options.resume), whole(options.out_dir));
+}
+
+}  // namespace
+
+absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(
+    const RunOptions& options, const config::ClusterConfig& config,
+    Display* display) {
+  std::string path = options.resume;
+  if (options.best) {
+    absl::StatusOr<std::string> best = FindBestCheckpoint(path);
+    if (!best.ok()) return Annotate(best.status(), "--best");
+    path = *std::move(best);
+  }
+  std::vector<std::string> passed_over;
+  const absl::StatusOr<std::unique_ptr<StoredCheckpoint>> stored =
+      OpenCheckpoint(path, &passed_over);
+  for (const std::string& why : passed_over)
+    display->Print(absl::StrCat("warning: passed over: ", why));
+  if (!stored.ok()) return Annotate(stored.status(), "--resume");
+  const checkpoint::Manifest& manifest = (*stored)->manifest();
+  display->Print(absl::StrCat("goes on from step ", manifest.clock(), " of ",
+                              (*stored)->folder()));
+  const run::CheckpointRecord beginning = RecordOf(**stored);
+  if (manifest.run() == 0) return beginning;  // Of `import`.
+  if (manifest.seed() != config.train().seed()) {
+    display->Print(absl::StrCat(
+        "warning: train.seed is ", config.train().seed(),
+        ", and that of the checkpoint is ", manifest.seed(),
+        ": the examples come in another order than they would have"));
+  }
+  if (manifest.job() != config.job()) {
+    display->Print(absl::StrCat("note: the checkpoint is of the job '",
+                                manifest.job(), "'"));
+  }
+  return beginning;
+}
+
+absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
+                                            const config::ClusterConfig& config,
+                                            const std::string& resume,
+                                            bool has_run) {
+  if (has_run && (resume.empty() || options.new_run)) {
+    if (!HasRecords(options.out_dir)) {
+      // What a run that did not begin has left.
+      std::error_code error;
+      std::filesystem::remove(absl::StrCat(options.out_dir, "/summary.json"),
+                              error);
+      std::filesystem::remove(FailurePath(options.out_dir), error);
+      return options.out_dir;
+    }
+    SL_RETURN_IF_ERROR(
+        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty())
+            .status());
+    return options.out_dir;
+  }
+  if (!resume.empty() && !options.out_dir.empty() &&
+      !HasNothingBegun(options.out_dir)) {
+    SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
+    SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
+    return options.out_dir;
+  }
+  return MakeOutFolder(
+      options.out_dir, config.job(),
+      config.sync().has_delays()
+          ? absl::StrCat("delays-", ReplayName(config.sync().delays().given()))
+          : ModeText(config));
+}
+
+absl::Status TakeRunInFolder(const config::ClusterConfig& config,
+                             RunOptions* options, bool* has_run,
+                             std::optional<int>* over, Display* display) {
+  const std::string& out = options->out_dir;
+  if (out.empty()) return absl::OkStatus();
+  const bool started_again = SlurmJobHasBegun(options->slurm, out);
+  std::string began_with;
+  if (started_again) {
+    // What it was begun with does not count twice.
+    options->new_run = false;
+    began_with = std::exchange(options->resume, "");
+  }
+  if (!options->new_run && ResumesOwn(*options)) return absl::OkStatus();
+  const absl::StatusOr<std::optional<RunInFolder>> found =
+      FindRunIn(out, config,
+                {.new_run = options->new_run, .started_again = started_again});
+  // Then a checkpoint of its run was named, perhaps, with another config.
+  if (!found.ok() && !options->resume.empty() && !options->new_run)
+    return absl::OkStatus();
+  if (!found.ok()) return Annotate(found.status(), "--out");
+  if (!found->has_value()) return absl::OkStatus();
+  if ((*found)->how == Beginning::kOver) {
+    const absl::StatusOr<RunResult> result = ReadRunResult(out);
+    if (!result.ok()) return result.status();
+    const std::string text =
+        absl::StrCat("the run in ", out,
+                     " has ended before this: ", EndText(result->summary),
+                     "; nothing is begun: ", (*found)->instead);
+    if (result->summary.state() != wire::JobState_Name(wire::FINISHED))
+      return absl::FailedPreconditionError(text);
+    display->Print(text);
+    const std::string table = SummaryTable({*result});
+    std::fwrite(table.data(), 1, table.size(), stdout);
+    *over = kExitDone;
+    return absl::OkStatus();
+  }
+  *has_run = true;
+  if (started_again && (*found)->checkpoints.empty()) {
+    display->Print(absl::StrCat("Slurm has started job ", options->slurm.job_id,
+                                " again before it had a checkpoint; the run "
+                                "begins anew"));
+    options->new_run = true;
+    options->resume = began_with;
+  }
+  if (options->new_run || (*found)->checkpoints.empty())
+    return absl::OkStatus();
+  display->Print(absl::StrCat("the run in ", out,
+                              " has not finished, and goes on from its last "
+                              "checkpoint (--new-run begins anew)"));
+  options->resume = (*found)->checkpoints;
+  options->best = false;
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

@@ -1,0 +1,212 @@
+#include "tools/cli/run/run_end.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
+#include "common/process/exit_code.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "server/coordinator/run_files.h"
+#include "tools/cli/display.h"
+#include "tools/cli/job/progress.h"
+#include "tools/cli/run/failure.h"
+#include "tools/cli/run/restorer.h"
+#include "tools/cli/run/running_job.h"
+#include "tools/cli/run/summary_table.h"
+
+namespace slackline {
+
+absl::Status WriteShortSummary(const std::string& folder,
+                               const config::ClusterConfig& config,
+                               const run::CheckpointRecord& beginning,
+                               wire::JobEnd::Cause cause, int64_t steps,
+                               absl::string_view why, absl::string_view host) {
+  run::Summary summary;
+  if (!beginning.folder().empty()) {
+    *summary.mutable_resumed_from() = beginning;
+    summary.mutable_resumed_from()->set_folder(
+        std::filesystem::absolute(beginning.folder())
+            .lexically_normal()
+            .string());
+  }
+  summary.set_job(config.job());
+  summary.set_ended_at(absl::FormatTime(
+      absl::RFC3339_sec, TimeSource().WallNow(), absl::UTCTimeZone()));
+  summary.set_state(wire::JobState_Name(wire::FAILED));
+  summary.set_cause(wire::JobEnd::Cause_Name(cause));
+  summary.set_reason(std::string(why));
+  if (!host.empty()) summary.add_about(std::string(host));
+  summary.set_steps(steps);
+  summary.set_mode(ModeText(config));
+  summary.set_seed(config.train().seed());
+  summary.set_workers(static_cast<int32_t>(WorkerProcesses(config).size()));
+  summary.set_servers(static_cast<int32_t>(ServerProcesses(config).size()));
+  return WriteSummaryFile(folder, summary);
+}
+
+std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
+                     const std::string& out_dir, const std::string& root,
+                     const std::string& checkpoint) {
+  const bool in_root = checkpoint.empty() ||
+                       std::filesystem::path(checkpoint).parent_path() == root;
+  std::vector<std::string> words = {"slackline", "run", cluster_file,
+                                    "--resume", in_root ? root : checkpoint};
+  // The folder of a run takes only what goes on from its own checkpoints.
+  bool is_own = checkpoint.empty();
+  if (!is_own) {
+    const absl::StatusOr<checkpoint::Manifest> manifest =
+        ReadManifest(checkpoint);
+    is_own =
+        manifest.ok() && HasRecordsOf(out_dir, manifest->run()).value_or(false);
+  }
+  if (is_own) words.insert(words.end(), {"--out", out_dir});
+  words.insert(words.end(), options.flags_again.begin(),
+               options.flags_again.end());
+  return ShellLine(words);
+}
+
+namespace {
+
+// What one types after the run in the folder has failed: it goes on from its
+// last checkpoint, or begins anew if there is none.
+std::string LineAfterFailure(const RunOptions& options,
+                             const config::ClusterConfig& config,
+                             const std::string& out_dir) {
+  const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
+  const std::string root = CheckpointRoot(config, out_dir);
+  const bool has_own = HasCheckpoint(root, [&](const auto& manifest) {
+    return HasRecordsOf(out_dir, manifest.run()).value_or(false);
+  });
+  if (has_own) return GoOnLine(options, cluster_file, out_dir, root, "");
+  std::vector<std::string> words = {"slackline", "run",   cluster_file,
+                                    "--out",     out_dir, "--new-run"};
+  if (!options.resume.empty())
+    words.insert(words.end(), {"--resume", options.resume});
+  words.insert(words.end(), options.flags_again.begin(),
+               options.flags_again.end());
+  return ShellLine(words);
+}
+
+}  // namespace
+
+absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
+                      const config::ClusterConfig& config,
+                      const run::CheckpointRecord& beginning,
+                      const RunningJob& job, absl::Status ended,
+                      Restorer::Lost* lost) {
+  const Supervisor& supervisor = job.supervisor();
+  if (!job.missing_files().empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "the result of the run is not complete here: ", job.missing_files()));
+  }
+  // A server that was killed with its summary on its lips.
+  const bool unsaid = ended.ok() && supervisor.lost_a_process() &&
+                      absl::IsNotFound(ReadRunResult(out_dir).status());
+  const std::string host = supervisor.host().ToString();
+  if (unsaid)
+    ended = absl::AbortedError(absl::StrCat(host, " died at the job's end"));
+  if (ended.ok()) return ended;
+  const wire::JobEnd::Cause cause =
+      unsaid ? wire::JobEnd::SERVER_LOST : supervisor.Cause();
+  const bool coordinator_says =
+      !absl::IsNotFound(ReadRunResult(out_dir).status());
+  if (!std::filesystem::exists(absl::StrCat(out_dir, "/summary.json"))) {
+    SL_RETURN_IF_ERROR(WriteShortSummary(
+        out_dir, config, beginning, cause, job.steps(), ended.message(),
+        cause == wire::JobEnd::SERVER_LOST ? host : std::string()));
+  }
+  // A job may begin and end between two looks at it; the summary knows.
+  const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+  const bool says_why =
+      result.ok() &&
+      result->summary.state() == wire::JobState_Name(wire::FAILED) &&
+      result->summary.cause() !=
+          wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
+  const absl::Status why =
+      says_why ? absl::AbortedError(result->summary.reason()) : ended;
+  *lost = {
+      .end = {.cause = cause,
+              .about = {},
+              .coordinator_says = coordinator_says && !supervisor.gave_up(),
+              .asked_for = supervisor.asked_to_end() || job.ends_early(),
+              .ran = supervisor.ran(),
+              .lost_a_process = supervisor.lost_a_process(),
+              .dead = supervisor.dead()},
+      .why = std::string(why.message()),
+      .run = job.run(),
+      .steps = job.steps(),
+      .since = job.SinceLastStep(),
+      .suspending = supervisor.suspending()};
+  if (result.ok()) {
+    const run::Summary& summary = result->summary;
+    wire::JobEnd::Cause_Parse(summary.cause(), &lost->end.cause);
+    lost->end.about = {summary.about().begin(), summary.about().end()};
+    lost->steps = std::max(lost->steps, summary.steps());
+  }
+  const absl::Status failed =
+      Annotate(why, absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+  if (!result.ok() || !HasFailed(result->summary)) return failed;
+  FailureFacts facts = {.folder = out_dir,
+                        .summary = result->summary,
+                        .command = LineAfterFailure(options, config, out_dir)};
+  facts.summary.set_reason(lost->why);
+  const std::string text = LeaveFailurePage(
+      std::move(facts),
+      ExitsAtFault(result->summary, job.exits(), supervisor.dead()));
+  if (supervisor.asked_to_end()) return failed;  // They know why.
+  return absl::AbortedError(absl::StrCat(failed.message(), "\n", text));
+}
+
+absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,
+                        const config::ClusterConfig& config,
+                        const run::CheckpointRecord& beginning,
+                        const absl::Status& why) {
+  if (absl::IsCancelled(why)) return why;
+  SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
+                                       wire::JobEnd::NOT_FORMED,
+                                       beginning.clock(), why.message()));
+  const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+  if (!result.ok()) return why;
+  const std::string text =
+      LeaveFailurePage({.folder = out_dir,
+                        .summary = result->summary,
+                        .command = LineAfterFailure(options, config, out_dir)},
+                       {});
+  return absl::Status(why.code(), absl::StrCat(why.message(), "\n", text));
+}
+
+int AfterTheEnd(const config::ClusterConfig& config,
+                const run::Summary& summary, const Supervisor& supervisor,
+                Display* display) {
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  // One that has left the job before its end has been judged by it.
+  const auto left_before = [&](const Member& worker) {
+    return absl::c_any_of(summary.workers_lost(),
+                          [&](const std::string& sentence) {
+                            return absl::StartsWith(
+                                sentence, absl::StrCat(worker.ToString(), " "));
+                          });
+  };
+  int code = kExitDone;
+  for (const MemberExit& exit : supervisor.failed_after_end()) {
+    if (workers[static_cast<size_t>(exit.member.index)].command.empty() ||
+        left_before(exit.member)) {
+      continue;
+    }
+    display->Print(absl::StrCat(
+        exit.ToString(), " after the job had finished, whose model is there",
+        exit.error_line.empty() ? "" : absl::StrCat(": ", exit.error_line)));
+    code = kExitFailed;
+  }
+  return code;
+}
+
+}  // namespace slackline
