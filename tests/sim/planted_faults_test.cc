@@ -409,9 +409,9 @@ bool PushSkipped(Plant& plant, const PeerId& from, const PeerId& to,
     const ShardRange& range = plant.view->shard(ShardId{push.shard()});
     const Clock clock = push.clock() - 1;
     if (!push.has_advance() || !scenario.Skips(clock, range.table)) return;
-    const std::vector<float> gradient = scenario.Gradient(
-        Rank{from.index}, from.instance, clock, range.table, range.begin,
-        range.end);
+    const std::vector<float> gradient =
+        scenario.Gradient(Rank{from.index}, from.instance, clock, range.table,
+                          range.begin, range.end);
     push.set_gradient(plant.rng.Below(3));
     push.set_clock(clock);
     frames_now.push_back(
@@ -1268,12 +1268,12 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"bsp", "ssp", "asp"},
              .tamper = NeverInSync,
              .change = GiveFollowersAndCrash},
-        Case{.name = "BeginsWithoutConnections",
-             .expected = Invariant::kOutcome,
-             .modes = {"bsp", "ssp", "asp"},
-             .tamper = ConnectedWithAll,
-             .change =
-                 [](Scenario* scenario) { scenario->tries_links = true; }},
+        Case{
+            .name = "BeginsWithoutConnections",
+            .expected = Invariant::kOutcome,
+            .modes = {"bsp", "ssp", "asp"},
+            .tamper = ConnectedWithAll,
+            .change = [](Scenario* scenario) { scenario->tries_links = true; }},
         OfTakeOvers("LooksAtOneAddressOnly", Invariant::kOutcome,
                     [](Scenario* scenario) {
                       GiveFollowersAndTakeOver(scenario);
@@ -1296,6 +1296,28 @@ INSTANTIATE_TEST_SUITE_P(
                       scenario->planted_one_clock = true;
                       scenario->reality.clocks = true;
                     }),
+        Case{.name = "SumOfAServerLacksAWorker",
+             .expected = Invariant::kReplica,
+             .modes = {"allreduce"},
+             .tamper = nullptr,
+             .changes = true,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->modes.lanes = true;
+                   scenario->planted_partial_sum = true;
+                 }},
+        Case{.name = "DeadServerCountsAsTheGroups",
+             .expected = Invariant::kGaveUp,
+             .modes = {"allreduce"},
+             .tamper = nullptr,
+             .changes = true,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->modes.lanes = true;
+                   GiveFollowersAndCrash(scenario);
+                   scenario->faults.back().duration = scenario->lease * 3;
+                   scenario->planted_no_wait_for_sums = true;
+                 }},
         OfChanges("StepBeyondTheFence", Invariant::kMode, nullptr,
                   SimWorker::Plant::kIgnoreFence),
         OfChanges("SmallestLimitInsteadOfTheLargest", Invariant::kMode,

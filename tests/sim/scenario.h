@@ -424,6 +424,10 @@ struct Scenario {
   bool planted_no_patience = false;
   // Likewise: server 0 that comes back begins anew.
   bool planted_new_run = false;
+  // Likewise, with lanes: a server hands a sum out that lacks a worker's part;
+  // or workers do not wait for one that has gone, so each try fails at once.
+  bool planted_partial_sum = false;
+  bool planted_no_wait_for_sums = false;
   std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.

@@ -78,14 +78,15 @@ bool SimGroup::IsWanted(size_t operation) const {
 void SimGroup::Deliver(size_t operation, absl::Time begun) {
   const absl::Time now = queue_->now();
   const bool misses = MissesServer();
-  const bool waits = misses ? now < begun + SumClientCore::Options().gone_max
-                            : HasStillServer();
+  const absl::Duration gone_max = scenario_.planted_no_wait_for_sums
+                                      ? absl::ZeroDuration()
+                                      : SumClientCore::Options().gone_max;
+  const bool waits = misses ? now < begun + gone_max : HasStillServer();
   if (waits && IsWanted(operation)) {
     ++lanes_->held;
     queue_->After(absl::Milliseconds(10),
-                  lifetime_.Guard([this, operation, begun] {
-                    Deliver(operation, begun);
-                  }));
+                  lifetime_.Guard(
+                      [this, operation, begun] { Deliver(operation, begun); }));
     return;
   }
   complete_[operation] = true;
@@ -103,9 +104,8 @@ void SimGroup::Deliver(size_t operation, absl::Time begun) {
       cut_until = std::max({cut_until, network_->CutUntil(member.node, node),
                             network_->CutUntil(node, member.node)});
     }
-    bool fails =
-        misses ||
-        rng_.Chance(operation == 0 ? faults_->connect : faults_->operation);
+    bool fails = misses || rng_.Chance(operation == 0 ? faults_->connect
+                                                      : faults_->operation);
     absl::Time at = now + Soon();
     if (cut_until > now) {
       fails = fails || rng_.Chance(0.5);
@@ -117,6 +117,10 @@ void SimGroup::Deliver(size_t operation, absl::Time begun) {
       std::vector<Share> shares;
       for (const auto& [other, share] : operations_[operation])
         shares.push_back(share);
+      if (scenario_.planted_partial_sum && !servers_.empty() &&
+          rank == members_.begin()->first) {
+        shares.back().counts = false;
+      }
       End(at_end, fails ? nullptr : &shares);
     }));
   }
