@@ -49,6 +49,8 @@ class SimCoordinator {
     crash_at_ = moment;
     crash_ = std::move(crash);
   }
+  // There was no such event in time.
+  void CrashInNoEvent() { crash_at_.reset(); }
   // For planted faults: what it keeps.
   std::function<void(std::vector<StateChange>* changes)> tamper_state;
   // For planted faults: what the disk has of that when the next one begins.

@@ -1226,6 +1226,7 @@ RunReport SimWorld::Run() {
     context_.Log("from here on nothing goes wrong any more");
     context_.network.Heal();
     context_.groups.Heal();
+    if (coordinator_ != nullptr) coordinator_->CrashInNoEvent();
     healed_ = true;
     calm_since_ = healed_at_ = context_.queue.now();
     for (const wire::Move& move : context_.checker.latest_view().move())
