@@ -195,8 +195,7 @@ class Bridge:
         version = ".".join(str(part) for part in sys.version_info[:3])
         try:
             import ray
-            import ray.util.placement_group
-            import ray.util.scheduling_strategies
+            from ray.util import placement_group, scheduling_strategies
         except ImportError as error:
             fail(
                 f"{sys.executable} (Python {version}) has no Ray ({one_line(error)}): "
@@ -204,6 +203,8 @@ class Bridge:
                 "launch { ray { python: ... } }"
             )
         self.ray = ray
+        self.new_group = placement_group
+        self.strategy = scheduling_strategies.PlacementGroupSchedulingStrategy
         address = self.request["address"]
         try:
             ray.init(
@@ -221,8 +222,8 @@ class Bridge:
                     f"this Ray is not that of the cluster: {text}; install the cluster's Ray and Python here, "
                     f"or name such a Python by launch {{ ray {{ python: ... }} }} (now {sys.executable})"
                 )
-            if address.startswith("ray://") and "grpc" in text:
-                fail(f"{asked}: {text}; {sys.executable} -m pip install 'ray[client]'")
+            if "ray[client]" in text:
+                fail(f"{asked}: it needs more of Ray: {sys.executable} -m pip install 'ray[client]'")
             fail(
                 f"{asked}: no Ray cluster is reached there: {text[:400]}; begin one by `ray start --head`, "
                 "or name its address, as in --set launch.ray.address=HOST:6379; auto is what RAY_ADDRESS says, else a "
@@ -240,7 +241,7 @@ class Bridge:
             reason = self.too_small()
             if reason:
                 fail(reason)
-        self.group = self.ray.util.placement_group.placement_group(
+        self.group = self.new_group(
             bundles,
             strategy="STRICT_SPREAD" if len(bundles) > 1 else "PACK",
             name=f"slackline {self.request['job']}",
@@ -272,9 +273,6 @@ class Bridge:
 
     def new_actor(self, index):
         bundle = self.request["bundles"][index]
-        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-            self.group, placement_group_bundle_index=index
-        )
         return (
             self.ray.remote(SlacklineAgent)
             .options(
@@ -282,7 +280,7 @@ class Bridge:
                 num_gpus=bundle.get("GPU", 0),
                 max_concurrency=64,
                 max_restarts=0,
-                scheduling_strategy=strategy,
+                scheduling_strategy=self.strategy(self.group, index),
             )
             .remote()
         )
@@ -436,7 +434,7 @@ class Bridge:
         for actor in self.actors:
             self.ray.kill(actor)
         if hasattr(self, "group"):
-            self.ray.util.placement_group.remove_placement_group(self.group)
+            self.ray.util.remove_placement_group(self.group)
         self.ray.shutdown()
 
 
