@@ -18,6 +18,7 @@ import collections
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import struct
@@ -31,6 +32,7 @@ HEADER = struct.Struct(">BI")
 STDOUT, STDERR, EXIT = 1, 2, 3
 # Ray sends up to 100 KB along with a call; more would go by its object store.
 PART_BYTES = 64 << 10
+CONNECT_SECONDS = 60
 ACTOR_START_SECONDS = 60
 # As long as a host may stay away that is reached by ssh.
 NODE_RETURN_SECONDS = 300
@@ -71,7 +73,9 @@ class SlacklineAgent:
         parts = queue.Queue(maxsize=64)
         self.running[number] = (process, parts)
         readers = [
-            threading.Thread(target=self._read, args=(stream, channel, parts), daemon=True)
+            threading.Thread(
+                target=self._read, args=(number, stream, channel, parts), daemon=True
+            )
             for stream, channel in ((process.stdout, STDOUT), (process.stderr, STDERR))
         ]
         for reader in readers:
@@ -79,13 +83,17 @@ class SlacklineAgent:
         threading.Thread(target=self._wait, args=(process, readers, parts), daemon=True).start()
         return None
 
-    @staticmethod
-    def _read(stream, channel, parts):
-        while True:
-            data = stream.read(PART_BYTES)
-            if not data:
-                return
-            parts.put((channel, data))
+    def _read(self, number, stream, channel, parts):
+        with stream:
+            while data := stream.read(PART_BYTES):
+                while number in self.running:
+                    try:
+                        parts.put((channel, data), timeout=1)
+                        break
+                    except queue.Full:
+                        pass
+                else:
+                    return  # Nobody reads it any more.
 
     @staticmethod
     def _wait(process, readers, parts):
@@ -93,6 +101,18 @@ class SlacklineAgent:
             reader.join()
         code = process.wait()
         parts.put((EXIT, struct.pack(">i", code if code >= 0 else 128 - code)))
+
+    def drop(self, number):
+        """Whoever has started the command is gone."""
+        self.write(number, b"")
+        process, parts = self.running.pop(number)
+        # An agent ends its processes and itself when its stdin ends.
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        while not parts.empty():
+            parts.get()
 
     def write(self, number, data):
         """Empty: no more comes."""
@@ -206,6 +226,18 @@ class Bridge:
         self.new_group = placement_group
         self.strategy = scheduling_strategies.PlacementGroupSchedulingStrategy
         address = self.request["address"]
+        asked = f"launch.ray.address: value is {address}"
+        begin = (
+            "begin one by `ray start --head`, or name its address, as in --set "
+            "launch.ray.address=HOST:6379; auto is what RAY_ADDRESS says, else a cluster on this machine"
+        )
+        # Ray itself tries for minutes.
+        place = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address)
+        if place:
+            try:
+                socket.create_connection((place[1], int(place[2])), 10).close()
+            except OSError as error:
+                fail(f"{asked}: no Ray cluster is reached there: {error}; {begin}")
         try:
             ray.init(
                 address=address,
@@ -216,7 +248,6 @@ class Bridge:
             )
         except Exception as error:
             text = one_line(error)
-            asked = f"launch.ray.address: value is {address}"
             if "ersion mismatch" in text:
                 fail(
                     f"this Ray is not that of the cluster: {text}; install the cluster's Ray and Python here, "
@@ -224,11 +255,7 @@ class Bridge:
                 )
             if "ray[client]" in text:
                 fail(f"{asked}: it needs more of Ray: {sys.executable} -m pip install 'ray[client]'")
-            fail(
-                f"{asked}: no Ray cluster is reached there: {text[:400]}; begin one by `ray start --head`, "
-                "or name its address, as in --set launch.ray.address=HOST:6379; auto is what RAY_ADDRESS says, else a "
-                "cluster on this machine"
-            )
+            fail(f"{asked}: no Ray cluster is reached there: {text[:400]}; {begin}")
         # Ray has put handlers of its own there. Whoever ends a group of processes tells
         # slackline run, too, which ends this one.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -379,6 +406,7 @@ class Bridge:
             tell(STDERR, text.encode() + b"\n")
             tell(EXIT, struct.pack(">i", code))
 
+        number = None
         with connection:
             try:
                 host, command = json.loads(receive_frame(connection)[1])
@@ -387,10 +415,11 @@ class Bridge:
                     return refuse(NO_AGENT, why)
                 with self.lock:
                     self.numbers += 1
-                    number = self.numbers
-                problem = self.ray.get(actor.start.remote(number, command))
+                    started = self.numbers
+                problem = self.ray.get(actor.start.remote(started, command))
                 if problem is not None:
                     return refuse(*problem)
+                number = started
                 threading.Thread(
                     target=self.send_up, args=(connection, actor, number), daemon=True
                 ).start()
@@ -398,6 +427,8 @@ class Bridge:
                     part = self.ray.get(actor.read.remote(number))
                     if part is None:
                         continue
+                    if part[0] == EXIT:
+                        number = None
                     tell(*part)
                     if part[0] == EXIT:
                         return
@@ -412,6 +443,8 @@ class Bridge:
                 # Nobody is there any more; the command ends with its stdin.
                 pass
             finally:
+                if number is not None:
+                    actor.drop.remote(number)
                 try:
                     connection.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -482,8 +515,20 @@ def serve(name):
         time.sleep(10)
         os._exit(1)
 
+    def watch():
+        address = bridge.request["address"]
+        if not connected.wait(5):
+            tell(say=f"waits for the Ray cluster at {address}, for {CONNECT_SECONDS} s at most")
+        if not connected.wait(CONNECT_SECONDS - 5):
+            tell(
+                error=f"launch.ray.address: value is {address}: no Ray cluster is reached there within "
+                f"{CONNECT_SECONDS} s; `ray status` on its head says whether it is up"
+            )
+            os._exit(1)
+
     connected = threading.Event()
-    threading.Thread(target=read_requests, daemon=True).start()
+    for thread in (read_requests, watch):
+        threading.Thread(target=thread, daemon=True).start()
     try:
         bridge.connect()
         connected.set()
