@@ -38,6 +38,7 @@ ACTOR_START_SECONDS = 60
 NODE_RETURN_SECONDS = 300
 # A host is tried again and again; so long may one try wait for Ray.
 ONE_TRY_SECONDS = 10
+SAY_FIRST_SECONDS = 5
 SAY_AGAIN_SECONDS = 60
 NO_AGENT = 255
 
@@ -314,29 +315,35 @@ class Bridge:
 
     def await_actors(self, seconds, lost):
         """Their addresses. `lost`: those of nodes in whose place Ray gives others."""
-        asked = [actor.address.remote() for actor in self.actors]
+        addresses = [""] * len(self.actors)
+        asked = {actor.address.remote(): index for index, actor in enumerate(self.actors)}
+        instead = f" in place of {', '.join(lost)}" if lost else ""
         began = said = time.monotonic()
-        while True:
-            ready, left = self.ray.wait(asked, num_returns=len(asked), timeout=1)
-            if not left:
-                break
+        while asked:
+            ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=1)
+            for answer in ready:
+                index = asked.pop(answer)
+                try:
+                    addresses[index] = self.ray.get(answer)
+                except self.ray.exceptions.RayError as error:
+                    if not lost:
+                        fail(f"an actor of Ray has ended as it began: {one_line(error)[:400]}")
+                    # Ray has not noticed yet that the node is gone.
+                    time.sleep(1)
+                    self.renew(index)
+                    asked[self.actors[index].address.remote()] = index
             now = time.monotonic()
-            instead = f" in place of {', '.join(lost)}" if lost else ""
-            if now - began > seconds:
+            if asked and now - began > seconds:
                 fail(
-                    f"Ray has begun {len(ready)} of {len(asked)} actors within {seconds} s{instead}; "
-                    f"`ray list actors` and `ray status` say why"
+                    f"Ray has not begun {len(asked)} of {len(addresses)} actors within {seconds} s{instead}; "
+                    f"nodes now: {self.nodes_text()}; `ray status` says who has what"
                 )
-            if now - said > (2 if said == began else SAY_AGAIN_SECONDS):
+            if asked and now - said > (SAY_FIRST_SECONDS if said == began else SAY_AGAIN_SECONDS):
                 self.say(
-                    f"waits for Ray to begin {len(left)} of {len(asked)} actors{instead}, "
+                    f"waits for Ray to begin {len(asked)} of {len(addresses)} actors{instead}, "
                     f"for {seconds} s at most; nodes now: {self.nodes_text()}"
                 )
                 said = now
-        try:
-            addresses = self.ray.get(asked)
-        except Exception as error:
-            fail(f"an actor of Ray has ended as it began: {one_line(error)[:400]}")
         twice = [address for address, count in collections.Counter(addresses).items() if count > 1]
         if twice and self.request["bundles"][0].get("GPU", 0):
             fail(
@@ -517,9 +524,9 @@ def serve(name):
 
     def watch():
         address = bridge.request["address"]
-        if not connected.wait(5):
+        if not connected.wait(SAY_FIRST_SECONDS):
             tell(say=f"waits for the Ray cluster at {address}, for {CONNECT_SECONDS} s at most")
-        if not connected.wait(CONNECT_SECONDS - 5):
+        if not connected.wait(CONNECT_SECONDS - SAY_FIRST_SECONDS):
             tell(
                 error=f"launch.ray.address: value is {address}: no Ray cluster is reached there within "
                 f"{CONNECT_SECONDS} s; `ray status` on its head says whether it is up"
