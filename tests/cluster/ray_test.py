@@ -145,7 +145,8 @@ def model_of_processes_here(tmp_path, text):
 
 
 def processes_of(tmp_path):
-    found = []
+    """Those whose command lines name the folder of the test, by their ids."""
+    found = {}
     for folder in pathlib.Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
@@ -153,17 +154,24 @@ def processes_of(tmp_path):
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if str(tmp_path) in line:
-            found.append(line)
+        if f"{tmp_path}/" in line:
+            found[int(folder.name)] = line
     return found
 
 
-def expect_nothing_left(tmp_path, nodes):
-    """No process, no actor, no placement group: the cluster has all that it had."""
-    end = time.monotonic() + 30
-    while left := processes_of(tmp_path):
-        assert time.monotonic() < end, left
+@pytest.fixture(autouse=True)
+def no_process_is_left(tmp_path):
+    yield
+    end = time.monotonic() + 15
+    while (left := processes_of(tmp_path)) and time.monotonic() < end:
         time.sleep(0.1)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert not left
+
+
+def expect_all_is_given_back(nodes):
+    """No actor, no placement group: the cluster has all that it had."""
     looked = subprocess.run(
         [
             sys.executable,
@@ -171,7 +179,8 @@ def expect_nothing_left(tmp_path, nodes):
             "import ray, sys, time\n"
             "ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)\n"
             "end = time.monotonic() + 30\n"
-            "cpus = lambda kind: kind().get('CPU', 0)\n"
+            "def cpus(kind):\n"
+            "    return kind().get('CPU', 0)\n"
             "while cpus(ray.available_resources) < cpus(ray.cluster_resources):\n"
             "    assert time.monotonic() < end, ray.available_resources()\n"
             "    time.sleep(0.1)\n"
@@ -210,7 +219,7 @@ def test_ctrl_c_ends_all_and_leaves_nothing(tmp_path, nodes):
     other = write(tmp_path, "other", JOB % (0, 3))
     waits = Run(tmp_path, "waits", nodes, other)
     # One that no node will ever hold is refused.
-    large = Run(tmp_path, "large", nodes, other, "--workers=7")
+    large = Run(tmp_path, "large", nodes, other, "--set=worker[0].count=7")
     assert (
         "the job asks for 1 node with 9 CPUs, and the nodes of this cluster are: "
         "1 with 0 CPUs; 3 with 8 CPUs" in large.ends(1)
@@ -221,7 +230,7 @@ def test_ctrl_c_ends_all_and_leaves_nothing(tmp_path, nodes):
     run.process.send_signal(signal.SIGINT)
     run.ends(130)
     assert (run.folder / "model.safetensors").exists()
-    expect_nothing_left(tmp_path, nodes)
+    expect_all_is_given_back(nodes)
 
 
 def test_a_node_that_dies_with_a_server_costs_nothing_with_replicas(tmp_path, nodes):
@@ -245,7 +254,7 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_on_another(tmp_path
     output = run.ends(0)
     assert "restoring the job" in output and "the job goes on elsewhere" in output
     assert run.model() == model_of_processes_here(tmp_path, JOB % (0, 3))
-    expect_nothing_left(tmp_path, nodes)
+    expect_all_is_given_back(nodes)
 
 
 def test_launch_carries_a_function_to_the_nodes_and_its_results_back(tmp_path, nodes, monkeypatch):

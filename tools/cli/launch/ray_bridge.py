@@ -149,7 +149,8 @@ def one_line(error):
 
 
 class Bridge:
-    def __init__(self, say, request):
+    def __init__(self, name, say, request):
+        self.name = name
         self.say = say
         self.request = request
         self.lock = threading.Lock()
@@ -272,7 +273,8 @@ class Bridge:
         self.group = self.new_group(
             bundles,
             strategy="STRICT_SPREAD" if len(bundles) > 1 else "PACK",
-            name=f"slackline {self.request['job']}",
+            # For people; two jobs of one name have to differ.
+            name=f"slackline {self.request['job']} {self.name[-8:]}",
         )
         began = said = time.monotonic()
         waited = False
@@ -509,7 +511,7 @@ def serve(name):
         with lock:
             answers.write(json.dumps(answer) + "\n")
 
-    bridge = Bridge(lambda text: tell(say=text), json.loads(sys.stdin.readline()))
+    bridge = Bridge(name, lambda text: tell(say=text), json.loads(sys.stdin.readline()))
     # Whatever Ray does, nobody waits for this program once its stdin has ended.
     requests = queue.Queue()
 
