@@ -31,7 +31,7 @@ class RayBridge {
     // The hosts of the config are nodes of Ray, and no others will do.
     bool on_these_hosts = false;
     // Sentences for people, while a call waits.
-    std::function<void(const std::string& text)> say;
+    std::function<void(const std::string& text)> say = {};
   };
   // Starts the program, and asks for the nodes. InvalidArgument: more are asked
   // for than can have a process. NotFound: there is no such Python.
