@@ -198,7 +198,7 @@ std::string RayBridge::Request() const {
 }
 
 absl::Status RayBridge::Say(const std::string& line) {
-  return WriteAll(to_.get(), absl::StrCat(line, "\n"));
+  return Annotate(WriteAll(to_.get(), absl::StrCat(line, "\n")), "--on ray");
 }
 
 absl::StatusOr<std::optional<std::string>> RayBridge::NextLine() {
