@@ -582,8 +582,8 @@ def reach(name, host, command):
                 os._exit(struct.unpack(">i", data)[0])
             while data:
                 data = data[os.write(channel, data) :]
-    except (OSError, ValueError) as error:
-        os.write(2, f"the bridge to Ray has ended: {error}\n".encode())
+    except (OSError, ValueError):
+        os.write(2, b"the bridge to Ray has ended, as when the head of the cluster is gone\n")
         os._exit(NO_AGENT)
 
 
