@@ -7,7 +7,8 @@
 # --check lists what is missing, and installs nothing. --programs: only what slackline,
 # slackline_server and slackline_worker are built of; half of the time of all.
 # --clang: also clang, for the tests with its sanitizers and the fuzzers. --cluster:
-# also what the tests of kind cluster start processes with.
+# also what the tests of kind cluster start processes with, and build/venv-ray, a Python with
+# Ray (285 MB).
 set -euo pipefail
 
 packages=(
@@ -45,7 +46,9 @@ python_packages=(
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
 python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
-check_only=0 programs_only=0
+# Of build/venv-ray, for the test with a Ray cluster.
+ray_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1")
+check_only=0 programs_only=0 with_cluster=0
 for argument in "$@"; do
   case "$argument" in
     --check) check_only=1 ;;
@@ -53,7 +56,7 @@ for argument in "$@"; do
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
     # The tests start daemons of their own.
-    --cluster) packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
+    --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
@@ -108,26 +111,39 @@ fi
 echo "setup: all packages present" >&2
 if ((programs_only)); then exit 0; fi
 
-# The mark in the environment says of which Python and which packages it is made,
-# and where it lies: one that differs is made anew.
-venv=build/venv
+# make_environment FOLDER USE PACKAGE... -- PACKAGE-WITHOUT-ITS-REQUIREMENTS...
+# A mark in the environment says of which Python and which packages it is made, and where it
+# lies: one that differs is made anew. Fails where it is missing, with --check or because pip fails.
 python=/usr/bin/python3
-mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${python_packages[@]}" "${python_packages_alone[@]}")"
-if [[ -x $venv/bin/python && "$(cat "$venv/slackline-setup" 2>/dev/null)" == "$mark" ]]; then
-  echo "setup: $venv present" >&2
-  exit 0
-fi
-if ((check_only)); then
-  echo "setup: missing or of other versions: $venv, the environment of the Python package" >&2
-  exit 1
-fi
-rm -rf "$venv"
-if "$python" -m venv --system-site-packages "$venv" >&2 &&
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "${python_packages[@]}" >&2 &&
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "${python_packages_alone[@]}" >&2; then
-  echo "$mark" > "$venv/slackline-setup"
-  echo "setup: $venv made" >&2
-else
+make_environment() {
+  local venv=$1 use=$2 packages=() alone=()
+  shift 2
+  while [[ "$1" != -- ]]; do packages+=("$1"); shift; done
+  shift
+  alone=("$@")
+  local mark pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1)
+  mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${packages[@]}" "${alone[@]}")"
+  if [[ -x $venv/bin/python && "$(cat "$venv/slackline-setup" 2>/dev/null)" == "$mark" ]]; then
+    echo "setup: $venv present" >&2
+    return 0
+  fi
+  if ((check_only)); then
+    echo "setup: missing or of other versions: $venv, $use" >&2
+    return 1
+  fi
   rm -rf "$venv"
-  echo "setup: pip could not install ${python_packages[*]} ${python_packages_alone[*]} (its lines above say why), so the Python package is LEFT OUT of builds" >&2
+  if "$python" -m venv --system-site-packages "$venv" >&2 && "${pip[@]}" "${packages[@]}" >&2 &&
+    { ((${#alone[@]} == 0)) || "${pip[@]}" --no-deps "${alone[@]}" >&2; }; then
+    echo "$mark" > "$venv/slackline-setup"
+    echo "setup: $venv made" >&2
+    return 0
+  fi
+  rm -rf "$venv"
+  echo "setup: pip could not install ${packages[*]} ${alone[*]} (its lines above say why), so this is LEFT OUT: $use" >&2
+}
+
+make_environment build/venv "the environment of the Python package, and with it the package in builds" \
+  "${python_packages[@]}" -- "${python_packages_alone[@]}"
+if ((with_cluster)); then
+  make_environment build/venv-ray "the environment of the test with a Ray cluster" "${ray_packages[@]}" --
 fi

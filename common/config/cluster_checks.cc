@@ -1,6 +1,7 @@
 #include "common/config/cluster_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -443,6 +444,26 @@ class ClusterChecks {
     if (launch.has_ssh() && launch.ssh().has_port())
       problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
     if (launch.has_slurm()) CheckSlurm(launch.slurm());
+    if (launch.has_ray()) CheckRay(launch.ray());
+  }
+
+  void CheckRay(const config::Ray& ray) const {
+    if (ray.has_nodes())
+      problems_.Range("launch.ray.nodes", ray.nodes(), 1, 4096);
+    for (const std::string& resource : ray.resource()) {
+      const size_t equals = resource.rfind('=');
+      double amount = 0;
+      if (equals != std::string::npos && equals > 0 &&
+          absl::SimpleAtod(resource.substr(equals + 1), &amount) &&
+          amount > 0 && std::isfinite(amount)) {
+        continue;
+      }
+      problems_.In("launch.ray")
+          .Add("resource", absl::StrCat("value is ", Printable(resource),
+                                        "; NAME=AMOUNT is required, with an "
+                                        "amount above 0, as in "
+                                        "\"memory=16e9\""));
+    }
   }
 
   // Each is a word or a line of a batch script.

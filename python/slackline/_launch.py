@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import importlib.util
+import json
 import os
 import pickle
 import shutil
@@ -9,9 +12,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from typing import Any, Callable, List, Optional, Union
 
 from slackline import _core, _device, _programs
+
+# What is carried to other hosts, in words of a command: the kernel takes 128 KiB for each.
+_CARRIED_BYTES_MAX = 256 << 10
+_WORD_BYTES = 96 << 10
+# Finds this package as it is found here, if Python itself does not find it there.
+_CARRIED_MAIN = (
+    "import json, sys; sys.path += [p for p in json.loads(sys.argv[1]) if p not in sys.path]; "
+    "from slackline import _launched; _launched.run_carried(sys.argv[2:])"
+)
 
 
 def launch(
@@ -25,8 +38,11 @@ def launch(
     data_dir: Union[None, str, "os.PathLike[str]"] = None,
     seed: int = 1,
     device: str = "cpu",
+    on: Optional[str] = None,
+    nodes: Optional[int] = None,
+    insecure: bool = False,
 ) -> List[Any]:
-    """Runs ``function(*args)`` in each worker of a job on this machine.
+    """Runs ``function(*args)`` in each worker of a job, on this machine or on others.
 
     ``function`` begins with ``slackline.join()``. It is carried over by cloudpickle,
     where that is installed, else by pickle, for which it has to be importable. What
@@ -38,6 +54,12 @@ def launch(
         cluster: path of a config, in place of these.
         out: folder of the run; default: one that is gone after the call.
         data_dir: for ``Job.data_dir``.
+        on: "ray", "ray://HOST:PORT", "ssh" or "slurm", as ``slackline run --on``: the processes are
+            started there (docs/clusters.md); default: here. On the hosts this Python has to be where it is
+            here, with Slackline. The function and its arguments go there with the job, so they have to be
+            small (256 KiB). With "ray" the cluster is that of ``ray.init()``, if that was called here.
+        nodes: of Ray or Slurm.
+        insecure: says that you trust the network between hosts; without it ``cluster`` has to say so.
 
     Returns what the function returned, by rank; None for a worker that was lost.
     Raises JobError if the job fails (JobSuspended if it can go on from a checkpoint), ValueError for a function that cannot be carried
@@ -57,39 +79,90 @@ def launch(
                 "cloudpickle (pip install cloudpickle), or put the function into a module"
             ) from None
         pickler = pickle
+    elsewhere = on not in (None, "here")
+    on_flags = _flags_of(on, nodes, insecure)
     folder = tempfile.mkdtemp(prefix="slackline-")
+    run_folder = os.fspath(out) if out is not None else os.path.join(folder, "run")
     try:
         if cluster is None:
             cluster = os.path.join(folder, "cluster.textproto")
             with open(cluster, "w") as file:
+                # Elsewhere the hosts are those that the engine gives.
+                host = "" if elsewhere else 'host: "127.0.0.1" '
                 file.write(
                     'job: "notebook"\n'
-                    f'server {{ host: "127.0.0.1" count: {int(servers)} }}\n'
-                    f'worker {{ host: "127.0.0.1" count: {int(workers)}{of_device} }}\n'
+                    f"server {{ {host}count: {int(servers)} }}\n"
+                    f"worker {{ {host}count: {int(workers)}{of_device} }}\n"
                     f"train {{ seed: {int(seed)} }}\n"
                 )
             mode_flags = ["--mode", mode]
         else:
             mode_flags = []
-        with open(os.path.join(folder, "function"), "wb") as file:
-            pickler.dump((function, args), file)
+        pickled = pickler.dumps((function, args))
         command = [
             _programs.find("slackline"),
             "run",
             os.fspath(cluster),
             *mode_flags,
+            *on_flags,
             "--out",
-            os.fspath(out) if out is not None else os.path.join(folder, "run"),
+            run_folder,
         ]
         if data_dir is not None:
             command += ["--data-dir", os.fspath(data_dir)]
-        command += ["--", sys.executable, "-m", "slackline._launched", folder]
+        if elsewhere:
+            results = run_folder  # Files that are written there come back.
+            command += ["--", sys.executable, "-c", _CARRIED_MAIN, *_carried(function, pickled)]
+        else:
+            results = folder
+            with open(os.path.join(folder, "function"), "wb") as file:
+                file.write(pickled)
+            command += ["--", sys.executable, "-m", "slackline._launched", folder]
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         _run(command, environment)
-        return [_result(folder, rank) for rank in range(_ranks(folder))]
+        return [_result(results, rank) for rank in range(_ranks(results))]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flags_of(on: Optional[str], nodes: Optional[int], insecure: bool) -> List[str]:
+    flags = []
+    if on is not None and on.startswith("ray"):
+        flags += ["--on", "ray"]
+        address = on if on != "ray" else _address_of_ray()
+        if address is not None:
+            flags += ["--set", f"launch.ray.address={address}"]
+        if importlib.util.find_spec("ray") is not None:
+            flags += ["--set", f"launch.ray.python={sys.executable}"]
+    elif on is not None:
+        flags += ["--on", on]
+    if nodes is not None:
+        flags += ["--nodes", str(int(nodes))]
+    if insecure:
+        flags += ["--set", "insecure=true"]
+    return flags
+
+
+def _address_of_ray() -> Optional[str]:
+    """Of the cluster to which this program is connected already."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    return ray.get_runtime_context().gcs_address
+
+
+def _carried(function: Callable[..., Any], pickled: bytes) -> List[str]:
+    """Words of a command, from which _launched.run_carried() has the function."""
+    text = base64.b64encode(zlib.compress(pickled)).decode()
+    if len(text) > _CARRIED_BYTES_MAX:
+        raise ValueError(
+            f"launch(): {function.__name__} and its arguments take {len(text)} bytes, and at most "
+            f"{_CARRIED_BYTES_MAX} are carried to other hosts; let it read large values from a file that all "
+            "hosts have"
+        )
+    words = [text[i : i + _WORD_BYTES] for i in range(0, len(text), _WORD_BYTES)]
+    return [json.dumps([path for path in sys.path if path]), *words]
 
 
 def _run(command: List[str], environment: "dict[str, str]") -> None:
@@ -123,7 +196,11 @@ def _run(command: List[str], environment: "dict[str, str]") -> None:
 
 
 def _ranks(folder: str) -> int:
-    ranks = [int(name.split("-")[1]) for name in os.listdir(folder) if name.startswith("result-")]
+    ranks = [
+        int(name.split("-")[1])
+        for name in os.listdir(folder)
+        if name.startswith("result-") and name.split("-")[1].isdigit()
+    ]
     return max(ranks, default=-1) + 1
 
 

@@ -251,6 +251,7 @@ TEST_F(RunCommand, InitWritesAConfigThatRunsAndOverwritesNothing) {
        "--checkpoints=/shared/checkpoints"},
       {"--program=/bin/true", "--mode=auto", "--checkpoints=here"},
       {"--on=slurm", "--workers=8"},
+      {"--on=ray", "--workers=8"},
   };
   int number = 0;
   for (std::vector<std::string> arguments : jobs) {

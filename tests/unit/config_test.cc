@@ -983,6 +983,23 @@ TEST(ConfigSlurmTest, WhatABatchScriptCannotSayIsRefusedWithItsField) {
                     HasSubstr("checkpoint { every_epochs: 1 }")));
 }
 
+TEST(ConfigRayTest, WhatRayWouldNotTakeIsNamed) {
+  const auto errors = [](const std::string& fields) {
+    return absl::StrJoin(
+        Errors(absl::StrCat(kMinimal, "launch { ray { ", fields, " } }\n")),
+        "\n");
+  };
+  EXPECT_EQ(errors("nodes: 4 resource: \"memory=16e9\" autoscaled: true"), "");
+  EXPECT_THAT(errors("nodes: 0"),
+              HasSubstr("launch.ray.nodes: value is 0; 1 to 4096"));
+  for (const char* const resource :
+       {"memory", "=1", "memory=much", "memory=0", "memory=inf"}) {
+    EXPECT_THAT(errors(absl::StrCat("resource: \"", resource, "\"")),
+                HasSubstr("launch.ray.resource: value is "))
+        << resource;
+  }
+}
+
 TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
   for (const char* const fields :
        {"", "every_steps: 1 every_epochs: 0.01 every_seconds: 0.1 keep: 1",

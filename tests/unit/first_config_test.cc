@@ -66,7 +66,7 @@ TEST(FirstConfigTest, WhatDoesNotFitIsNamed) {
   } cases[] = {
       {{.workers = 0}, "--workers: value is 0; 1 to 4096"},
       {{.servers = 5000}, "--servers: value is 5000; 1 to 4096"},
-      {{.engine = "ray"}, "--on: value is ray; here, ssh or slurm"},
+      {{.engine = "mpi"}, "--on: value is mpi; here, ssh, slurm or ray"},
       {{.engine = "ssh"}, "--hosts: ssh needs the hosts"},
       {{.engine = "here", .hosts = {{"n1", 1}}}, "--hosts: with --on here"},
       {{.mode = "fast"}, "'fast' is no mode"},

@@ -163,7 +163,7 @@ TEST(LaunchTest, TheFlagPicksTheBlockAndKeepsWhatItHas) {
   EXPECT_THAT(
       std::string(
           ParseJobConfig(text, "j.textproto", overrides).status().message()),
-      HasSubstr("--on shh: is not known; here, ssh, slurm are"));
+      HasSubstr("--on shh: is not known; here, ssh, slurm, ray are"));
 }
 
 TEST(LaunchTest, PathsAreWholeAndVariablesHaveValues) {

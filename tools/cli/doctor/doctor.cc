@@ -33,6 +33,7 @@
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/doctor/job_needs.h"
 #include "tools/cli/json.h"
+#include "tools/cli/launch/ray_bridge.h"
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/remote_shell.h"
@@ -71,10 +72,10 @@ RemoteShell HereShell() {
 class JobExaminer {
  public:
   JobExaminer(const RunOptions& options, config::ClusterConfig config,
-              SignalWatch* signals)
+              RemoteShell shell, SignalWatch* signals)
       : options_(options),
         config_(std::move(config)),
-        shell_(ShellOf(config_.launch())),
+        shell_(std::move(shell)),
         signals_(signals),
         mark_(absl::StrCat(".slackline-", absl::Hex(RandomToken()))) {
     if (shell_.name.empty()) shell_ = HereShell();
@@ -341,8 +342,23 @@ int ExamineJob(const DoctorOptions& given) {
   const absl::StatusOr<std::unique_ptr<SignalWatch>> signals =
       SignalWatch::Create();
   if (!signals.ok()) return Fail("doctor", signals.status());
+  std::unique_ptr<RayBridge> bridge;
   const absl::StatusOr<doctor::Report> report =
-      JobExaminer(options.run, *std::move(config), signals->get()).Run();
+      [&]() -> absl::StatusOr<doctor::Report> {
+    RemoteShell shell = ShellOf(config->launch());
+    if (config->launch().has_ray()) {
+      SL_ASSIGN_OR_RETURN(
+          bridge, RayBridge::Start(
+                      {.config = *config,
+                       .on_these_hosts = !HasStandIns(*config),
+                       .say = [](const std::string& text) { Say(text); }}));
+      SL_ASSIGN_OR_RETURN(*config, bridge->AwaitNodes(signals->get()));
+      shell = bridge->Shell();
+    }
+    return JobExaminer(options.run, *std::move(config), std::move(shell),
+                       signals->get())
+        .Run();
+  }();
   if (IsInterruption(report.status())) {
     Say("slackline doctor: interrupted");
     return kExitInterrupted;

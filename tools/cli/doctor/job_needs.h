@@ -14,7 +14,7 @@ struct JobNeedsOptions {
   // The port at which the coordinator will listen; 0: `slackline run` takes any
   // free one.
   int coordinator_port = 0;
-  std::string engine;    // "here", "ssh", "slurm".
+  std::string engine;    // "here", "ssh", "slurm", "ray".
   std::string data_dir;  // Of this machine, to know how large the data are.
 };
 

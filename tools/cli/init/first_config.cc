@@ -27,9 +27,11 @@ absl::Status CheckCount(const char* flag, int count, int min) {
 }
 
 absl::Status CheckEngine(const FirstJob& job) {
-  if (job.engine != "here" && job.engine != "ssh" && job.engine != "slurm") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--on: value is ", job.engine, "; here, ssh or slurm is required"));
+  if (job.engine != "here" && job.engine != "ssh" && job.engine != "slurm" &&
+      job.engine != "ray") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--on: value is ", job.engine,
+                     "; here, ssh, slurm or ray is required"));
   }
   if (job.engine == "ssh" && job.hosts.empty()) {
     return absl::InvalidArgumentError(

@@ -15,7 +15,7 @@ struct FirstJob {
   std::string program = {};
   int servers = 0;                    // 0: one for each two workers, at most 4.
   int workers = 2;                    // Without hosts.
-  std::string engine = "here";        // Or "ssh" or "slurm".
+  std::string engine = "here";        // Or "ssh", "slurm" or "ray".
   std::vector<HostSlots> hosts = {};  // Of ssh: at least one; else none.
   std::string mode = "bsp";           // As --mode takes it.
   std::string checkpoints = {};       // Folder; empty: none.

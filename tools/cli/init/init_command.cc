@@ -67,7 +67,7 @@ absl::Status AskAll(InitFlags* flags) {
     flags->job.program = *program;
   }
   const auto engine =
-      Ask("Where? here: on this machine; ssh; slurm", flags->job.engine);
+      Ask("Where? here: on this machine; ssh; slurm; ray", flags->job.engine);
   if (!engine.has_value()) return ended;
   flags->job.engine = *engine;
   if (*engine == "ssh") {
@@ -121,10 +121,10 @@ absl::Status Init(InitFlags flags, bool any_flag) {
   }
   SL_ASSIGN_OR_RETURN(const std::string text, FirstConfig(flags.job));
   SL_RETURN_IF_ERROR(WriteFileAtomically(flags.file, {text}));
-  // Whatever the flags say, it is a config, or the flag is named. Slurm has the
-  // hosts later.
+  // Whatever the flags say, it is a config, or the flag is named. Slurm and Ray
+  // have the hosts later.
   ConfigOverrides overrides;
-  if (flags.job.engine == "slurm")
+  if (flags.job.engine == "slurm" || flags.job.engine == "ray")
     overrides.hosts = {{.host = "n1", .slots = flags.job.workers}};
   if (const auto config = LoadJobConfig(flags.file, overrides); !config.ok()) {
     fs::remove(flags.file, ignored);
@@ -171,12 +171,13 @@ void AddInitCommand(CLI::App* app, int* exit_code) {
                        "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B, allreduce or "
                        "auto; default: bsp"),
       init->add_option("--on", flags->job.engine,
-                       "here, ssh or slurm; default: here"),
+                       "here, ssh, slurm or ray; default: here"),
       init->add_option("--hosts", flags->hosts,
                        "HOST:WORKERS,... of ssh, as in n1:4,n2:4"),
-      init->add_option("--checkpoints", flags->job.checkpoints,
-                       "Folder; with ssh and slurm one that all hosts share; "
-                       "default: no checkpoints"),
+      init->add_option(
+          "--checkpoints", flags->job.checkpoints,
+          "Folder; with ssh, slurm and ray one that all hosts share; "
+          "default: no checkpoints"),
       init->add_flag("--copies", flags->job.copies,
                      "Each shard has a copy on another server, so that one "
                      "server may die")};

@@ -20,7 +20,14 @@ constexpr absl::Duration kConnectMax = absl::Seconds(40);
 constexpr absl::Duration kSlice = absl::Milliseconds(10);
 constexpr absl::Duration kReconnectPause = absl::Seconds(3);
 
-// Cancelled: Ctrl-C; Aborted: another signal to end.
+std::string NoAnswerText(const std::string& host, const std::string& output) {
+  return absl::StrCat("host ", host, ": no agent has answered within ",
+                      absl::FormatDuration(kConnectMax),
+                      output.empty() ? "" : absl::StrCat(" (", output, ")"));
+}
+
+}  // namespace
+
 absl::Status CheckSignals(SignalWatch* signals, absl::Duration wait_max) {
   if (signals == nullptr) return absl::OkStatus();
   const SignalWatch::Requests requests = signals->Wait(wait_max);
@@ -32,14 +39,6 @@ absl::Status CheckSignals(SignalWatch* signals, absl::Duration wait_max) {
   return absl::AbortedError(
       "told to end (SIGTERM or SIGHUP) before the job was started");
 }
-
-std::string NoAnswerText(const std::string& host, const std::string& output) {
-  return absl::StrCat("host ", host, ": no agent has answered within ",
-                      absl::FormatDuration(kConnectMax),
-                      output.empty() ? "" : absl::StrCat(" (", output, ")"));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteHosts>> RemoteHosts::Connect(
     Options options, SignalWatch* signals,

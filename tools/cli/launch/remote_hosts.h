@@ -21,6 +21,10 @@
 
 namespace slackline {
 
+// Waits, at most so long. Cancelled: Ctrl-C; Aborted: another signal to end.
+// Without `signals` OK at once.
+absl::Status CheckSignals(SignalWatch* signals, absl::Duration wait_max);
+
 // Belongs to the thread that made it; its end is the end of all agents and
 // their processes.
 class RemoteHosts {

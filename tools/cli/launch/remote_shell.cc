@@ -8,6 +8,11 @@ RemoteShell ShellOf(const config::Launch& launch) {
       return SshShell(launch.ssh());
     case config::Launch::kSlurm:
       return SlurmShell(launch.slurm());
+    case config::Launch::kRay: {
+      RemoteShell shell;
+      shell.name = "ray";
+      return shell;
+    }
     case config::Launch::kHere:
     case config::Launch::ENGINE_NOT_SET:
       break;

@@ -23,6 +23,7 @@ struct RemoteShell {
 };
 
 // Of the config's launch block. An empty name: the processes are started here.
+// That of Ray has no line: RayBridge::Shell() leads to the nodes that it gives.
 RemoteShell ShellOf(const config::Launch& launch);
 
 RemoteShell SshShell(const config::Ssh& ssh);

@@ -14,8 +14,8 @@ namespace slackline {
 inline constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
 inline constexpr char kAnyHosts[] =
-    "# hosts were those of an allocation of Slurm, and are whatever it gives "
-    "when this is run.\n";
+    "# hosts were those that Slurm or Ray gave, and are whatever it gives when "
+    "this is run.\n";
 
 // nullopt: there is something wrong with it, which is said by those who read it
 // in earnest.

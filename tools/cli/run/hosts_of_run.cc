@@ -19,6 +19,7 @@ namespace {
 
 // Names of nodes that are not known yet, with a number behind it.
 constexpr char kStandInNode[] = "slurm-node-";
+constexpr char kStandInOfRay[] = "ray-node-";
 constexpr int kNodesMax = 4096;
 
 // Its processes are to be somewhere, and not on this machine.
@@ -36,19 +37,34 @@ std::string SlurmFlagOf(const RunOptions& options) {
   if (options.print_script) return "--print";
   if (options.detach) return "--detach";
   if (!options.slurm_options.empty()) return "--slurm-option";
-  if (options.slurm_sets.empty()) return "";
+  if (options.slurm_sets.empty()) return options.nodes.empty() ? "" : "--nodes";
   const absl::string_view set = options.slurm_sets.front();
   return absl::StrCat(
       "--", absl::StripPrefix(set.substr(0, set.find('=')), "launch.slurm."));
 }
 
-// Nodes that Slurm has not chosen yet.
-std::vector<HostSlots> StandIns(int count) {
+// Nodes that the engine has not chosen yet.
+std::vector<HostSlots> StandIns(absl::string_view name, int count) {
   std::vector<HostSlots> hosts;
   for (int i = 1; i <= count; ++i) {
-    hosts.push_back({.host = absl::StrCat(kStandInNode, i), .slots = 0});
+    hosts.push_back({.host = absl::StrCat(name, i), .slots = 0});
   }
   return hosts;
+}
+
+// Of a job of Ray that names no hosts.
+void TakeStandInsOfRay(RunOptions* options) {
+  const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+  if (!given.has_value() || !given->launch().has_ray() ||
+      NamesOtherHosts(*given)) {
+    return;
+  }
+  const config::Ray& ray = given->launch().ray();
+  options->overrides.hosts_origin = kOnRay;
+  // What is outside of the bounds is refused with the rest of the config.
+  options->overrides.hosts =
+      StandIns(kStandInOfRay,
+               std::clamp(ray.has_nodes() ? ray.nodes() : 1, 1, kNodesMax));
 }
 
 }  // namespace
@@ -58,12 +74,22 @@ absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
   SlurmPlan plan;
   // Flags of Slurm are for jobs of Slurm, and are no way to choose it.
   plan.is_slurm = given.has_value() && given->launch().has_slurm();
+  if (given.has_value() && given->launch().has_ray() &&
+      !options->nodes.empty()) {
+    options->overrides.sets.push_back(
+        absl::StrCat("launch.ray.nodes=", options->nodes));
+    options->nodes.clear();
+  }
   if (const std::string flag = SlurmFlagOf(*options);
       given.has_value() && !plan.is_slurm && !flag.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flag,
-        ": is for jobs of Slurm, and this is none; add --on slurm, or launch { "
-        "slurm {} } to the config"));
+        flag, ": is for jobs of Slurm", flag == "--nodes" ? " or Ray" : "",
+        ", and this is none; add --on slurm, or launch { slurm {} } to the "
+        "config"));
+  }
+  if (!options->nodes.empty()) {
+    options->slurm_sets.push_back(
+        absl::StrCat("launch.slurm.nodes=", options->nodes));
   }
   options->overrides.sets.insert(options->overrides.sets.end(),
                                  options->slurm_sets.begin(),
@@ -84,6 +110,7 @@ absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
 
 absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
+    if (!plan.is_slurm) TakeStandInsOfRay(options);
     if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
     options->overrides.hosts_origin = kOnSlurm;
     if (!plan.submits) {
@@ -95,8 +122,8 @@ absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
                           ? given->launch().slurm().nodes()
                           : 1;
     // What is outside of the bounds is refused with the rest of the config.
-    options->overrides.hosts =
-        StandIns(options->dry_run ? 1 : std::clamp(nodes, 1, kNodesMax));
+    options->overrides.hosts = StandIns(
+        kStandInNode, options->dry_run ? 1 : std::clamp(nodes, 1, kNodesMax));
     return absl::OkStatus();
   }
   const bool is_file = options->hosts.empty();
@@ -119,7 +146,8 @@ absl::Status TakeKnownHosts(RunOptions* options) {
 }
 
 bool HasStandIns(const config::ClusterConfig& config) {
-  return absl::StartsWith(config.server(0).host(), kStandInNode);
+  return absl::StartsWith(config.server(0).host(), kStandInNode) ||
+         absl::StartsWith(config.server(0).host(), kStandInOfRay);
 }
 
 }  // namespace slackline

@@ -15,21 +15,22 @@ struct SlurmPlan {
   bool on_named_hosts = false;  // Not on whatever nodes Slurm gives.
 };
 
-// Origin of the hosts that Slurm gives.
+// Origin of the hosts that Slurm or Ray gives.
 inline constexpr char kOnSlurm[] = "--on slurm";
+inline constexpr char kOnRay[] = "--on ray";
 
 // Takes the flags of Slurm. InvalidArgument: they are where they do not belong.
 absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options);
 
-// Reads --hosts or --hostfile, or asks Slurm; of a job that is to be submitted
-// the hosts are stand-ins.
+// Reads --hosts or --hostfile, or asks Slurm; of a job that is to be submitted,
+// or for which Ray has to give nodes, the hosts are stand-ins.
 absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options);
 
 // The hosts of a job that is looked at now, not submitted. FailedPrecondition:
 // Slurm gives them, and this program does not run in an allocation.
 absl::Status TakeKnownHosts(RunOptions* options);
 
-// The hosts are not known before Slurm has given them.
+// The hosts are not known before Slurm or Ray has given them.
 bool HasStandIns(const config::ClusterConfig& config);
 
 }  // namespace slackline

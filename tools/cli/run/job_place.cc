@@ -16,10 +16,12 @@
 #include "tools/cli/doctor/examination.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/doctor/job_needs.h"
+#include "tools/cli/launch/ray_bridge.h"
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/run/capacity.h"
+#include "tools/cli/run/hosts_of_run.h"
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
 
@@ -232,6 +234,17 @@ class OtherMachines : public JobPlace {
         shell_.name, ")");
   }
 
+ protected:
+  void SetShell(RemoteShell shell) { shell_ = std::move(shell); }
+  bool HasLostAny() const {
+    return hosts_ != nullptr &&
+           absl::c_any_of(hosts_->hosts(), [&](const std::string& host) {
+             return !hosts_->On(host).Lost().ok();
+           });
+  }
+  void Disconnect() { hosts_.reset(); }
+  Display* display() const { return display_; }
+
  private:
   absl::StatusOr<std::vector<agent::Answer>> AnnotatedAsk(
       std::vector<RemoteHosts::Request> requests) {
@@ -243,10 +256,45 @@ class OtherMachines : public JobPlace {
 
   const RunOptions& options_;
   const config::ClusterConfig& config_;
-  const RemoteShell shell_;
+  RemoteShell shell_;
   Display* const display_;
   SignalWatch* signals_ = nullptr;
   std::unique_ptr<RemoteHosts> hosts_;
+};
+
+class RayNodes : public OtherMachines {
+ public:
+  RayNodes(const RunOptions& options, const config::ClusterConfig& config,
+           RemoteShell shell, Display* display)
+      : OtherMachines(options, config, std::move(shell), display) {}
+  ~RayNodes() override { Disconnect(); }  // Before the way there is gone.
+
+  absl::Status FindHosts(SignalWatch* signals,
+                         config::ClusterConfig* config) override {
+    SL_ASSIGN_OR_RETURN(
+        bridge_, RayBridge::Start({.config = *config,
+                                   .on_these_hosts = !HasStandIns(*config),
+                                   .say = [this](const std::string& text) {
+                                     display()->Print(text);
+                                   }}));
+    SL_ASSIGN_OR_RETURN(*config, bridge_->AwaitNodes(signals));
+    SetShell(bridge_->Shell());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> ReplaceHosts(SignalWatch* signals,
+                                    config::ClusterConfig* config) override {
+    if (!HasLostAny()) return false;
+    SL_ASSIGN_OR_RETURN(config::ClusterConfig now,
+                        bridge_->ReplaceNodes(signals));
+    if (HostsOfMembers(now) == HostsOfMembers(*config)) return false;
+    Disconnect();
+    *config = std::move(now);
+    return true;
+  }
+
+ private:
+  std::unique_ptr<RayBridge> bridge_;
 };
 
 }  // namespace
@@ -257,6 +305,10 @@ std::unique_ptr<JobPlace> PlaceOf(const RunOptions& options,
   RemoteShell shell = ShellOf(config.launch());
   if (shell.name.empty())
     return std::make_unique<ThisMachine>(options, config, display);
+  if (config.launch().has_ray()) {
+    return std::make_unique<RayNodes>(options, config, std::move(shell),
+                                      display);
+  }
   return std::make_unique<OtherMachines>(options, config, std::move(shell),
                                          display);
 }

@@ -26,6 +26,19 @@ class JobPlace {
   virtual absl::Status Check() = 0;
   // The folder of the data, as on this machine.
   virtual absl::StatusOr<std::string> FindData() = 0;
+  // Of an engine that gives hosts for stand-ins: puts them into `config`, which
+  // is that of PlaceOf(), once it has them all. A signal ends the wait.
+  virtual absl::Status FindHosts(SignalWatch* /*signals*/,
+                                 config::ClusterConfig* /*config*/) {
+    return absl::OkStatus();
+  }
+  // After the loss of hosts, while no cluster is there: true if the engine has
+  // given others, which are in `config`, and everything from Connect() on comes
+  // again.
+  virtual absl::StatusOr<bool> ReplaceHosts(SignalWatch* /*signals*/,
+                                            config::ClusterConfig* /*config*/) {
+    return false;
+  }
   // Goes there. A signal ends the attempt.
   virtual absl::Status Connect(SignalWatch* signals) = 0;
   // A port for the coordinator: `port`, which has to be free there, or for 0
@@ -45,7 +58,8 @@ class JobPlace {
   virtual std::string Text() const { return ""; }
 };
 
-// As the config's launch block says. What is given outlives the result.
+// As the config's launch block says. What is given outlives the result, and the
+// config is read whenever it is asked for.
 std::unique_ptr<JobPlace> PlaceOf(const RunOptions& options,
                                   const config::ClusterConfig& config,
                                   Display* display);

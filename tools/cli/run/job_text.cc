@@ -4,6 +4,12 @@
 #include "common/config/cluster_config.h"
 
 namespace slackline {
+namespace {
+
+// What slackline.launch() carries is longer than anybody reads.
+constexpr size_t kProgramShownMax = 300;
+
+}  // namespace
 
 std::string OwnProgramsText(const config::ClusterConfig& config) {
   std::string text;
@@ -11,7 +17,9 @@ std::string OwnProgramsText(const config::ClusterConfig& config) {
   for (const config::WorkerGroup& group : config.worker()) {
     if (!group.has_command() || group.command() == last) continue;
     last = group.command();
-    absl::StrAppend(&text, "\nprogram of workers: ", last);
+    absl::StrAppend(&text, "\nprogram of workers: ",
+                    last.substr(0, kProgramShownMax),
+                    last.size() > kProgramShownMax ? "..." : "");
   }
   return text;
 }

@@ -48,7 +48,10 @@ absl::Status DryRun(const RunOptions& options,
   }
   display->Print(absl::StrCat(
       JobText(config), OwnProgramsText(config),
-      has_stand_ins ? "\nhosts: those that Slurm gives" : place->Text(),
+      has_stand_ins
+          ? absl::StrCat("\nhosts: those that ",
+                         config.launch().has_ray() ? "Ray" : "Slurm", " gives")
+          : place->Text(),
       "\nnothing is started: --dry-run"));
   config::ClusterConfig shown = config;
   if (has_stand_ins) ForgetHosts(&shown);

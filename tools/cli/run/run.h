@@ -37,6 +37,9 @@ struct RunOptions {
   // What flags set of launch.slurm: "launch.slurm.time=30". Only for jobs of
   // Slurm.
   std::vector<std::string> slurm_sets = {};
+  // Of Slurm or Ray, as launch.slurm.nodes or launch.ray.nodes; empty: not
+  // given.
+  std::string nodes = {};
   // Beside those of launch.slurm.option.
   std::vector<std::string> slurm_options = {};
   bool print_script = false;  // Submits nothing.

@@ -31,10 +31,7 @@ void AddSlurmFlags(CLI::App* command, RunOptions* run) {
         Flag{"--qos", "qos", "Its quality of service"},
         Flag{"--time", "time",
              "Its time limit, as in 30 (minutes), 2:00:00 or 1-12"},
-        Flag{"--constraint", "constraint", "Features that its nodes have"},
-        Flag{"--nodes", "nodes",
-             "How many nodes it gets; default: as many as the config names, "
-             "else 1"}}) {
+        Flag{"--constraint", "constraint", "Features that its nodes have"}}) {
     command
         ->add_option_function<std::string>(
             flag.name,
@@ -111,8 +108,9 @@ void AddPlacementFlags(CLI::App* command, RunOptions* run) {
       "--on", run->overrides.engine,
       "Where processes are started: here, or on the hosts of the config by "
       "ssh, or by slurm: within an allocation on its nodes, outside of one by "
-      "a batch script that is submitted and followed; default: as the config's "
-      "launch block says, else here");
+      "a batch script that is submitted and followed, or by ray: on nodes that "
+      "a Ray cluster gives; default: as the config's launch block says, else "
+      "here");
   CLI::Option* const hosts = command->add_option(
       "--hosts", run->hosts,
       "HOST:WORKERS,... places the config's processes on these hosts, whatever "
@@ -122,6 +120,10 @@ void AddPlacementFlags(CLI::App* command, RunOptions* run) {
       "--hostfile", run->host_file,
       "The same from a file with lines like: HOST slots=WORKERS");
   host_file->excludes(hosts);
+  command->add_option(
+      "--nodes", run->nodes,
+      "How many nodes Slurm or Ray gives to the job; default: as many as the "
+      "config names, else 1; as launch.slurm.nodes or launch.ray.nodes");
   // As of a variable that is not set.
   for (CLI::Option* const option : {hosts, host_file}) {
     option->check([](const std::string& value) {
@@ -236,6 +238,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "  slackline run examples/mnist_mlp.textproto --on slurm --nodes 2 "
       "--time "
       "30 --set insecure=true\n"
+      "  slackline run examples/mnist_mlp.textproto --on ray --nodes 2 --set "
+      "insecure=true\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");

@@ -74,26 +74,34 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   SL_ASSIGN_OR_RETURN(const std::string data_dir, place->FindData());
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
-  SL_RETURN_IF_ERROR(place->Connect(signals.get()));
-  SL_ASSIGN_OR_RETURN(
-      const int port,
-      place->TakePort(any_port ? 0 : config.coordinator().port()));
-  config.mutable_coordinator()->set_port(port);
-  SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
-  SL_RETURN_IF_ERROR(place->CheckHosts(port));
+  const auto go_there = [&]() -> absl::Status {
+    SL_RETURN_IF_ERROR(place->Connect(signals.get()));
+    SL_ASSIGN_OR_RETURN(
+        const int port,
+        place->TakePort(any_port ? 0 : config.coordinator().port()));
+    config.mutable_coordinator()->set_port(port);
+    SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
+    return place->CheckHosts(port);
+  };
+  SL_RETURN_IF_ERROR(place->FindHosts(signals.get(), &config));
+  SL_RETURN_IF_ERROR(go_there());
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
   if (config.launch().has_slurm() && !options.out_dir.empty())
     SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
-  SL_RETURN_IF_ERROR(WriteFileAtomically(
-      cluster_file,
-      {absl::StrCat(
-           "# Written by `slackline run` from ", options.config_path,
-           ": what was left out is filled in.\n", any_port ? kAnyPort : "",
-           options.overrides.hosts_origin == kOnSlurm ? kAnyHosts : ""),
-       ToText(config)}));
+  const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
+                         options.overrides.hosts_origin == kOnRay;
+  const auto write_config = [&] {
+    return WriteFileAtomically(
+        cluster_file,
+        {absl::StrCat("# Written by `slackline run` from ", options.config_path,
+                      ": what was left out is filled in.\n",
+                      any_port ? kAnyPort : "", any_hosts ? kAnyHosts : ""),
+         ToText(config)});
+  };
+  SL_RETURN_IF_ERROR(write_config());
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
@@ -106,7 +114,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       .log_bytes_max = int64_t{config.launch().log_mib()} << 20,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
-  const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
+  std::vector<std::string> endpoints = CoordinatorEndpoints(config);
   display->Print(absl::StrCat(
       JobText(config), ", coordinator at ", endpoints.front(),
       OwnProgramsText(config), place->Text(),
@@ -133,8 +141,21 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     return kExitSuspended;
   };
   // Runs of the job, until one is not to be followed by another. The port of
-  // the coordinator stays, so that who follows the job still finds it.
+  // the coordinator stays, so that who follows the job still finds it, unless
+  // the engine gives other hosts.
   while (true) {
+    const auto take_new_hosts = [&]() -> absl::Status {
+      SL_ASSIGN_OR_RETURN(const bool has_others,
+                          place->ReplaceHosts(signals.get(), &config));
+      if (!has_others) return absl::OkStatus();
+      SL_RETURN_IF_ERROR(go_there());
+      endpoints = CoordinatorEndpoints(config);
+      display->Print(absl::StrCat("the job goes on elsewhere, coordinator at ",
+                                  endpoints.front(), place->Text()));
+      return write_config();
+    };
+    if (const absl::Status hosts = take_new_hosts(); !hosts.ok())
+      return NotStarted(options, out_dir, config, beginning, hosts);
     absl::StatusOr<std::unique_ptr<Cluster>> started =
         place->Start(cluster_options, config);
     if (!started.ok()) {
