@@ -8,6 +8,7 @@ RemoteShell ShellOf(const config::Launch& launch) {
       return SshShell(launch.ssh());
     case config::Launch::kSlurm:
       return SlurmShell(launch.slurm());
+    case config::Launch::kKubernetes:  // Starts the processes itself.
     case config::Launch::kHere:
     case config::Launch::ENGINE_NOT_SET:
       break;
