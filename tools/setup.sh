@@ -45,6 +45,8 @@ python_packages=(
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
 python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
+# What the tests of kind cluster check manifests with.
+python_packages_of_cluster=()
 check_only=0 programs_only=0
 for argument in "$@"; do
   case "$argument" in
@@ -53,7 +55,9 @@ for argument in "$@"; do
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
     # The tests start daemons of their own.
-    --cluster) packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
+    --cluster)
+      packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge python3-yaml)
+      python_packages_of_cluster+=("jsonschema>=4.20" "kubernetes-validate>=1.29") ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
@@ -113,7 +117,22 @@ if ((programs_only)); then exit 0; fi
 venv=build/venv
 python=/usr/bin/python3
 mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${python_packages[@]}" "${python_packages_alone[@]}")"
+# Beside the environment, which tests need that nobody else does.
+add_packages_of_cluster() {
+  local wanted="${python_packages_of_cluster[*]}"
+  if [[ -z $wanted || "$(cat "$venv/slackline-setup-cluster" 2>/dev/null)" == "$wanted" ]]; then return; fi
+  if ((check_only)); then
+    echo "setup: missing in $venv: $wanted" >&2
+    exit 1
+  fi
+  if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "${python_packages_of_cluster[@]}" >&2; then
+    echo "$wanted" > "$venv/slackline-setup-cluster"
+  else
+    echo "setup: pip could not install $wanted (its lines above say why), so tests that need them are SKIPPED" >&2
+  fi
+}
 if [[ -x $venv/bin/python && "$(cat "$venv/slackline-setup" 2>/dev/null)" == "$mark" ]]; then
+  add_packages_of_cluster
   echo "setup: $venv present" >&2
   exit 0
 fi
@@ -127,6 +146,7 @@ if "$python" -m venv --system-site-packages "$venv" >&2 &&
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "${python_packages_alone[@]}" >&2; then
   echo "$mark" > "$venv/slackline-setup"
   echo "setup: $venv made" >&2
+  add_packages_of_cluster
 else
   rm -rf "$venv"
   echo "setup: pip could not install ${python_packages[*]} ${python_packages_alone[*]} (its lines above say why), so the Python package is LEFT OUT of builds" >&2

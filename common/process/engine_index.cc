@@ -114,7 +114,7 @@ absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts, int from) {
     return absl::InvalidArgumentError(absl::StrCat(
         "auto+", from, ": ", index.from, " is too large; ", kByHand));
   }
-  if (from > 0) absl::StrAppend(&index.from, " and ", from);
+  if (from > 0) absl::StrAppend(&index.from, " + ", from);
   index.index += from;
   return index;
 }

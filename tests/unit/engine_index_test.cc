@@ -83,7 +83,7 @@ TEST(EngineIndexTest, AGroupBehindOthersBeginsAtItsOwnNumber) {
   const auto index = IndexOfEngine(facts, 4);
   ASSERT_TRUE(index.ok()) << index.status();
   EXPECT_EQ(index->index, 7);
-  EXPECT_EQ(index->from, "JOB_COMPLETION_INDEX=3 and 4");
+  EXPECT_EQ(index->from, "JOB_COMPLETION_INDEX=3 + 4");
   const auto beyond = IndexOfEngine(facts, 2147483645);
   EXPECT_THAT(beyond.status().message(), HasSubstr("too large"));
 }
