@@ -43,14 +43,14 @@ TEST(YamlTextTest, TextsThatAreSomethingElseStandInQuotes) {
 
 TEST(YamlTextTest, StructureStandsInLines) {
   const Json value = {{"a", 1},
-                      {"words", Json::array({"x", "y"})},
+                      {"words", Json::array({"x", "z"})},
                       {"none", Json::object()},
                       {"list", {{{"k", "v"}, {"on", true}}, {{"k", "w"}}}},
                       {"text", "one\n  two\n\nthree\n"},
                       {"odd", "one\ntwo\n\n"}};
   EXPECT_EQ(YamlText(value),
             "a: 1\n"
-            "words: [x, y]\n"
+            "words: [x, z]\n"
             "none: {}\n"
             "list:\n"
             "  - k: v\n"
