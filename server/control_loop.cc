@@ -64,22 +64,21 @@ absl::Status ControlLoop::ConnectTo(const std::string& coordinator) {
   return absl::OkStatus();
 }
 
-void ControlLoop::Suspend(const std::string& reason) {
+void ControlLoop::Retire(const std::string& reason) {
   {
-    const MutexLock lock(suspend_mutex_);
-    suspend_ = reason;
+    const MutexLock lock(retire_mutex_);
+    retire_ = reason;
   }
   waker_.Wake();
 }
 
-void ControlLoop::TakeSuspension() {
+void ControlLoop::TakeRetirement() {
   std::optional<std::string> reason;
   {
-    const MutexLock lock(suspend_mutex_);
-    reason.swap(suspend_);
+    const MutexLock lock(retire_mutex_);
+    reason.swap(retire_);
   }
-  if (reason.has_value())
-    core_.Suspend(*reason, options_.time.Now(), &effects_);
+  if (reason.has_value()) core_.Retire(*reason, options_.time.Now(), &effects_);
 }
 
 void ControlLoop::Interrupt(const std::string& reason) {
@@ -144,7 +143,7 @@ absl::Status ControlLoop::RunOnce() {
   TryLinks();
   SL_RETURN_IF_ERROR(ReceiveFromShardThreads());
   TakeCutParts();
-  TakeSuspension();
+  TakeRetirement();
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
   core_.OnTick(time.Now(), &effects_);

@@ -65,7 +65,7 @@ class ControlLoop {
   }
 
   // Any thread: as of ServerCore.
-  void Suspend(const std::string& reason);
+  void Retire(const std::string& reason);
   // Any thread: the process is asked to end.
   void Interrupt(const std::string& reason);
   // Any thread: ServerCore::OnCutPart().
@@ -83,7 +83,7 @@ class ControlLoop {
   void OfferSeat();
   void TellHealth();
   void TakeCutParts();
-  void TakeSuspension();
+  void TakeRetirement();
   absl::Status Perform();
   void SendToShardThreads(const Message& message);
 
@@ -104,9 +104,9 @@ class ControlLoop {
   std::vector<absl::Time> answered_at_;
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
-  Mutex suspend_mutex_;
+  Mutex retire_mutex_;
   // Why; the core has not been told yet.
-  std::optional<std::string> suspend_ ABSL_GUARDED_BY(suspend_mutex_);
+  std::optional<std::string> retire_ ABSL_GUARDED_BY(retire_mutex_);
   Mutex cut_parts_mutex_;
   // The core has not been told yet.
   std::vector<wire::CutPart> cut_parts_ ABSL_GUARDED_BY(cut_parts_mutex_);

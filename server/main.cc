@@ -446,7 +446,7 @@ absl::Status Serve(const MemberFlags& flags,
     const std::string reason = InterruptedBy("server", flags.index, signal);
     const SignalWish wish = wishes.Of(signal, time.Now());
     if (wish == SignalWish::kNothing) return;
-    if (wish == SignalWish::kSuspend) return loop->Suspend(reason);
+    if (wish == SignalWish::kSuspend) return loop->Retire(reason);
     loop->Interrupt(reason);
     if (seat != nullptr) seat->StopSaving();
   });

@@ -480,6 +480,7 @@ class ClusterChecks {
       problems.Add(name, absl::StrCat("value is ", Printable(path),
                                       "; an absolute path is required"));
     }
+    problems.Range("log_mib", launch.log_mib(), 0, 1 << 20, "0: no bound");
     for (const std::string& variable : launch.environment()) {
       const size_t equals = variable.find('=');
       if (equals != std::string::npos && equals > 0) continue;

@@ -115,6 +115,15 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
   }
   if (Ended(view())) return;  // Whatever else happens: that is the end.
   for (const MemberCore::CallResult& answer : member->answers) {
+    if (drain_call_.has_value() && answer.call_id == drain_call_->id) {
+      const std::string reason = std::move(drain_call_->reason);
+      drain_call_.reset();
+      if (answer.reply.code() == wire::OK || exit_.has_value()) continue;
+      effects->log.push_back(absl::StrCat("its shards cannot go elsewhere: ",
+                                          answer.reply.error()));
+      AskForSuspension(reason, now, effects);
+      continue;
+    }
     if (answer.call_id != leave_call_) continue;
     leave_call_.reset();
     if (answer.reply.code() != wire::OK) {
@@ -217,10 +226,28 @@ void ServerCore::OnFailure(const absl::Status& failure, absl::Time now,
   Leave({.status = failure, .failure = true, .deadline = {}}, now, effects);
 }
 
-void ServerCore::Suspend(const std::string& reason, absl::Time now,
-                         Effects* effects) {
-  if (ended_ || Ended(view()) || exit_.has_value()) return;
+void ServerCore::Retire(const std::string& reason, absl::Time now,
+                        Effects* effects) {
+  if (ended_ || Ended(view()) || exit_.has_value() || drain_call_.has_value())
+    return;
   if (!member_.HearsCoordinator(now)) return Interrupt(reason, now, effects);
+  if (hosts_coordinator_ || view() == nullptr)
+    return AskForSuspension(reason, now, effects);
+  effects->log.push_back(absl::StrCat(
+      reason,
+      ": other servers are to take its shards, then it leaves the job; a "
+      "second signal ends this process at once, and the job with it"));
+  wire::Call call;
+  call.mutable_drain()->set_server(self());
+  MemberCore::Effects member;
+  drain_call_ = {.id = member_.Call(std::move(call), Payload(), now, &member),
+                 .reason = reason};
+  std::move(member.sends.begin(), member.sends.end(),
+            std::back_inserter(effects->sends));
+}
+
+void ServerCore::AskForSuspension(const std::string& reason, absl::Time now,
+                                  Effects* effects) {
   effects->log.push_back(SuspendingText(reason));
   MemberCore::Effects member;
   member_.Call(SuspendCall(reason), Payload(), now, &member);

@@ -2,15 +2,19 @@
 // job, hands views to its shard threads and their statistics to the
 // coordinator, and knows when and how it leaves:
 //
-// | what happens | what it does | how it ends |
-// | --- | --- | --- |
-// | the last view | collects the last statistics, sends them | finished or
-// failed | | drained, nothing is here or to come | leaves | left | |
-// interrupted, owns nothing | leaves | left | | interrupted, owns shards or
-// hosts the coordinator | stops the job | failed | | interrupted before its
-// first view | leaves, with the reason | gave up | | a thread of it stops with
-// an error | leaves, with the error | gave up | | its lease ran out | - | gave
-// up |
+// | what happens              | what it does          | how it ends       |
+// | ------------------------- | --------------------- | ----------------- |
+// | the last view             | sends the last counts | finished, failed  |
+// | drained, nothing is here  | leaves                | left              |
+// | has to end soon           | is drained, leaves    | left              |
+// | - and cannot be drained   | wants a checkpoint    | failed: suspended |
+// | interrupted, owns nothing | leaves                | left              |
+// | interrupted, owns shards  | stops the job         | failed            |
+// | interrupted, no view yet  | leaves, says why      | gave up           |
+// | a thread of it has failed | leaves, says why      | gave up           |
+// | its lease ran out         | -                     | gave up           |
+//
+// Who hosts the coordinator cannot be drained, and counts as who owns shards.
 //
 // A server takes its shards with it, so a job that has shards there ends when
 // it leaves; the coordinator decides that.
@@ -85,10 +89,10 @@ class ServerCore {
   void OnCutPart(const wire::CutPart& part, absl::Time now, Effects* effects);
   // A thread of this server has stopped with this error.
   void OnFailure(const absl::Status& failure, absl::Time now, Effects* effects);
-  // The process will have to end soon: asks for a checkpoint, after which the
-  // job ends, and goes on until then. As Interrupt() if nobody is there to be
-  // asked.
-  void Suspend(const std::string& reason, absl::Time now, Effects* effects);
+  // The process will have to end soon. Asks to be drained, and leaves when it
+  // is; where it cannot be, asks for a checkpoint, after which the job ends.
+  // Serves until then. As Interrupt() if nobody is there to be asked.
+  void Retire(const std::string& reason, absl::Time now, Effects* effects);
   // The process is asked to end.
   void Interrupt(const std::string& reason, absl::Time now, Effects* effects);
   // The driver reads everything that has arrived before it calls this.
@@ -110,6 +114,9 @@ class ServerCore {
   Incarnation incarnation() const { return member_.incarnation(); }
 
   const std::shared_ptr<const View>& view() const { return member_.view(); }
+  bool HearsCoordinator(absl::Time now) const {
+    return member_.HearsCoordinator(now);
+  }
 
  private:
   struct ThreadStats {
@@ -130,6 +137,8 @@ class ServerCore {
   bool AllHaveSeenTheLastView() const;
   void Follow(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Leave(Exit exit, absl::Time now, Effects* effects);
+  void AskForSuspension(const std::string& reason, absl::Time now,
+                        Effects* effects);
   // Asks the coordinator to let it go, or to stop the job, if it is time.
   void LeaveIfDue(absl::Time now, Effects* effects);
   // Makes one of the statistics of all threads, for the next heartbeat, if a
@@ -152,6 +161,12 @@ class ServerCore {
   std::optional<uint64_t> leave_call_;
   bool leaves_with_failure_ = false;  // What leave_call_ says.
   uint64_t refused_at_view_ = 0;      // The coordinator knew better than it.
+  // Retire() has asked to be drained, and why; not answered yet.
+  struct DrainCall {
+    uint64_t id = 0;
+    std::string reason;
+  };
+  std::optional<DrainCall> drain_call_;
   bool asked_to_stop_ = false;
   bool ended_ = false;
 };

@@ -368,20 +368,25 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   // slackline_worker is told by the environment as such programs are.
   const std::string program =
       Write("program.sh",
-            "#!/bin/sh\necho \"$GREETING from $PWD\" && exec "
-            "\"$0.worker\"\n");
+            "#!/bin/sh\necho \"$GREETING from $PWD\"\nhead -c 2000000 "
+            "/dev/zero | tr '\\0' x\nsleep 1\nexec \"$0.worker\"\n");
   fs::permissions(program, fs::perms::owner_all);
   fs::create_symlink(absl::StrCat(SLACKLINE_BIN_DIR, "/slackline_worker"),
                      absl::StrCat(program, ".worker"));
-  const std::string config =
-      Write("job.textproto", Job({}, "environment: \"GREETING=hello\""));
+  const std::string config = Write(
+      "job.textproto", Job({}, "environment: \"GREETING=hello\" log_mib: 1"));
   const std::unique_ptr<Process> run =
       StartOnHosts("run", config,
                    {"--", fs::relative(program, fs::current_path()).string()});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  // Which has become long, and was put aside there.
+  const std::string old = ReadText(Path("run/logs/worker-3.old.log"));
   EXPECT_THAT(
-      ReadText(Path("run/logs/worker-3.log")),
-      HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
+      old, HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
+  EXPECT_GT(old.size(), 2000000u);
+  const std::string log = ReadText(Path("run/logs/worker-3.log"));
+  EXPECT_THAT(log, HasSubstr("worker 3 info: "));
+  EXPECT_LT(log.size(), 100000u);
 }
 
 TEST_F(SshTest, TheDoctorLooksAtEachHost) {

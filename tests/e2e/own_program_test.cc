@@ -14,6 +14,7 @@
 namespace slackline {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -149,6 +150,19 @@ TEST_F(OwnProgram, OneThatEndsAtOnceIsNamedWithItsLastWords) {
   EXPECT_THAT(good->Output(),
               HasSubstr("exited with code 0 before the job had started"));
   EXPECT_THAT(good->Output(), HasSubstr("ended well without having joined"));
+}
+
+TEST_F(OwnProgram, ALogThatBecomesLongIsPutAside) {
+  // 5 MiB, and then words at its end.
+  const std::unique_ptr<Process> run = StartShells(
+      "for i in 1 2 3 4 5; do head -c 1000000 /dev/zero | tr '\\0' x; sleep "
+      "0.4; done; echo; echo no weights; exit 3",
+      {"--set=launch.log_mib=1"});
+  EXPECT_EQ(run->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(run->Output(), HasSubstr("| no weights"));
+  const std::string log = Path("run/logs/worker-0.log");
+  EXPECT_LT(fs::file_size(log), 4000000u);
+  EXPECT_GT(fs::file_size(Path("run/logs/worker-0.old.log")), 1u << 20);
 }
 
 TEST_F(OwnProgram, OneThatNeverJoinsIsNamed) {

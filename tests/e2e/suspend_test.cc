@@ -1,6 +1,7 @@
 // Goal: a job with checkpoints whose time is over takes one, ends with exit
 // code 75, and goes on to the same bits, whichever of its processes is told;
-// told twice it ends at once, and without a checkpoint block as ever. Method:
+// told twice it ends at once, and without a checkpoint block as ever. A server
+// whose shards others can take leaves instead, and the job goes on. Method:
 // SIGTERM to the real programs in the midst of a small job.
 #include <signal.h>
 
@@ -105,7 +106,7 @@ TEST_F(Suspend, WhicheverProcessIsToldTheJobGoesOnToTheSameBits) {
   const std::vector<Case> cases = {
       {"run", "slackline run was interrupted", true, false, false, false},
       {"worker", "worker 1 was interrupted", false, true, false, false},
-      {"server", "server 1 was interrupted", false, false, true, false},
+      {"server", "server 0 was interrupted", false, false, true, false},
       {"everybody", "was interrupted by SIGTERM", true, true, true, true},
   };
   for (const Case& told : cases) {
@@ -115,16 +116,34 @@ TEST_F(Suspend, WhicheverProcessIsToldTheJobGoesOnToTheSameBits) {
     ASSERT_TRUE(status_.has_value());
     if (told.run) run->Signal(SIGTERM);
     if (told.worker) SignalProcess(WorkerPid(*status_, 1), SIGTERM);
-    if (told.server) SignalProcess(ServerPid(*status_, 1), SIGTERM);
+    if (told.server) SignalProcess(ServerPid(*status_, 0), SIGTERM);
     if (told.all) {
       SignalProcess(WorkerPid(*status_, 0), SIGTERM);
-      SignalProcess(ServerPid(*status_, 0), SIGTERM);
+      SignalProcess(ServerPid(*status_, 1), SIGTERM);
     }
     ExpectSuspended(*run, told.name, told.who);
     ExpectNoDeaths(*run);
     if (HasFailure()) return;
     ExpectGoesOn(told.name);
   }
+}
+
+TEST_F(Suspend, AServerWhoseShardsOthersCanTakeLeavesAndTheJobGoesOn) {
+  Run("undisturbed", Job(), {"--mode=bsp"});
+  const std::unique_ptr<Process> run =
+      StartInMidst("run", Job(), {"--mode=bsp"});
+  ASSERT_TRUE(status_.has_value());
+  SignalProcess(ServerPid(*status_, 1), SIGTERM);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  ExpectNoDeaths(*run);
+  const nlohmann::json summary = SummaryOf("run");
+  EXPECT_EQ(summary["state"], "FINISHED");
+  EXPECT_EQ(summary["model_sha256"], SummaryOf("undisturbed")["model_sha256"]);
+  EXPECT_EQ(CheckpointsOf("run"), 0);
+  EXPECT_THAT(ReadText(Path("run/logs/server-1.log")),
+              AllOf(HasSubstr("SIGTERM: other servers are to take its shards"),
+                    HasSubstr("has no shards and leaves the job")));
 }
 
 // As when the ssh session ends: the terminal and the shell each send one.

@@ -134,6 +134,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.user.refused, 50);
   EXPECT_GT(counts.servers_added, 100);
   EXPECT_GT(counts.servers_drained, 20);
+  EXPECT_GT(counts.servers_retired, 1);
   EXPECT_GT(counts.lingered, 50);
   EXPECT_GT(counts.user.early_ends, 5);
   EXPECT_GT(checker.ended_early, 5);

@@ -28,6 +28,7 @@ void RunCounts::Visit(
   see("gave_up", gave_up);
   see("servers_added", servers_added);
   see("servers_drained", servers_drained);
+  see("servers_retired", servers_retired);
   see("gos", gos);
   see("records_resent", records_resent);
   see("lost_on_the_way", lost_on_the_way);

@@ -23,7 +23,7 @@ struct RunCounts {
   int64_t runs = 0;
   int64_t events = 0;
   int64_t finished = 0;
-  int64_t failed = 0;  // The job failed, and had to.
+  int64_t failed = 0;      // The job failed, and had to.
   int64_t not_judged = 0;  // To the end: see Checker::judges_no_more().
   int64_t coordinator_lost =
       0;  // Server 0 died or was cut off from all others.
@@ -39,6 +39,7 @@ struct RunCounts {
   SimUser::Counts user;
   int64_t servers_added = 0;    // Those that have joined.
   int64_t servers_drained = 0;  // Those that have left.
+  int64_t servers_retired = 0;  // Of them: because their time was over.
   int64_t gos = 0;              // Moves whose source has said go.
   int64_t records_resent = 0;   // Messages.
   int64_t lost_on_the_way = 0;  // Jobs that failed because of that.
@@ -71,21 +72,21 @@ struct RunCounts {
   int64_t rate_factors = 0;
   int64_t skips_tables = 0;
   int64_t tries_links = 0;
-  int64_t links_missed = 0;  // Looks at which some were not there.
-  int64_t replicas = 0;           // Runs in which shards have followers.
-  int64_t server_restarts = 0;    // In them.
-  int64_t recovers = 0;           // Runs whose coordinator may come back.
-  int64_t recovered = 0;          // It has,
-  int64_t taken_over = 0;         // of these, in another server;
-  int64_t taken_over_still = 0;   // of these, while its old process stood still,
-  int64_t recovered_unkept = 0;   // from before what was on its way to be kept,
-  int64_t recovered_untold = 0;   // or from what nobody had heard of;
-  int64_t recovered_in_move = 0;  // while shards moved,
+  int64_t links_missed = 0;      // Looks at which some were not there.
+  int64_t replicas = 0;          // Runs in which shards have followers.
+  int64_t server_restarts = 0;   // In them.
+  int64_t recovers = 0;          // Runs whose coordinator may come back.
+  int64_t recovered = 0;         // It has,
+  int64_t taken_over = 0;        // of these, in another server;
+  int64_t taken_over_still = 0;  // of these, while its old process stood still,
+  int64_t recovered_unkept = 0;  // from before what was on its way to be kept,
+  int64_t recovered_untold = 0;  // or from what nobody had heard of;
+  int64_t recovered_in_move = 0;    // while shards moved,
   int64_t recovered_in_change = 0;  // the mode changed, or a cut was made.
   int64_t stop_rules = 0;
-  int64_t disk_errors = 0;   // Attempts to write that failed.
-  int64_t slow_files = 0;    // Of checkpoints.
-  int64_t torn_logs = 0;     // Of the coordinator's state.
+  int64_t disk_errors = 0;  // Attempts to write that failed.
+  int64_t slow_files = 0;   // Of checkpoints.
+  int64_t torn_logs = 0;    // Of the coordinator's state.
   // By all-reduce with servers that sum.
   int64_t lane_operations = 0;
   int64_t lane_without_server = 0;

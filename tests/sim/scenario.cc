@@ -1125,6 +1125,11 @@ void Scenario::DrawCheckpoints() {
 }
 
 void Scenario::DrawSuspension() {
+  if (Rng told = Rng(seed).Fork("server notice"); told.Chance(0.2)) {
+    checkpoints.server_notice = {
+        .server = static_cast<int32_t>(told.Below(servers)),
+        .at = Between(told, absl::ZeroDuration(), heal_at)};
+  }
   Rng rng = Rng(seed).Fork("suspension");
   if (!rng.Chance(0.15)) return;
   const absl::Duration at = Between(rng, absl::ZeroDuration(), heal_at);
@@ -1139,6 +1144,7 @@ void Scenario::DrawSuspension() {
 
 bool Scenario::suspends() const {
   return checkpoints.notice.has_value() ||
+         checkpoints.server_notice.has_value() ||
          absl::c_any_of(placement.user, [](const UserAction& action) {
            return action.kind == UserAction::Kind::kSuspend;
          });
@@ -1156,6 +1162,7 @@ void Scenario::RemoveFaults() {
            action.kind == UserAction::Kind::kSuspend;
   });
   checkpoints.notice.reset();
+  checkpoints.server_notice.reset();
 }
 
 void Scenario::Resume(std::shared_ptr<const SimCheckpoint> checkpoint) {
@@ -1213,8 +1220,7 @@ std::string Scenario::ToString() const {
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
-      modes.lanes ? ", with lanes" : "",
-      pull_ahead ? " pulling ahead" : "",
+      modes.lanes ? ", with lanes" : "", pull_ahead ? " pulling ahead" : "",
       step_by_table ? " stepping by table" : "",
       asks_state > 0 ? " asking for the state" : "",
       gathers > 0 ? " with collectives" : "", ", ", steps, " steps, ",
@@ -1294,6 +1300,10 @@ std::string Scenario::ToString() const {
                     checkpoints.slow, " of the files slow, with programs { ",
                     absl::StrJoin(checkpoints.programs, " "), " }",
                     suspends() ? ", and is to be suspended" : "");
+    if (checkpoints.server_notice.has_value()) {
+      absl::StrAppend(&text, ", server ", checkpoints.server_notice->server,
+                      " is told that its time is over");
+    }
   }
   if (resume != nullptr)
     absl::StrAppend(&text, ", from ", resume->manifest.ShortDebugString());

@@ -306,7 +306,7 @@ struct Modes {
     double late = 0;       // Chance of bad news to take long.
   };
   GroupFaults group_faults;
-  bool lanes = false;  // Servers sum in all-reduce, too.
+  bool lanes = false;               // Servers sum in all-reduce, too.
   bool begins_with_worker = false;  // What the tables begin with.
 };
 
@@ -326,6 +326,12 @@ struct Checkpoints {
     absl::Duration at;
   };
   std::optional<Notice> notice;
+  // Likewise a server, which is drained or wants a checkpoint.
+  struct ServerNotice {
+    int32_t server = 0;
+    absl::Duration at;
+  };
+  std::optional<ServerNotice> server_notice;
 };
 
 // A checkpoint that a run has left; see sim_checkpoint.h.

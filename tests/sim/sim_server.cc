@@ -656,6 +656,22 @@ void SimServer::Crash(bool drop_sent) {
   Stop({.kind = ProcessEnd::Kind::kCrashed, .what = "crashed"}, drop_sent);
 }
 
+void SimServer::Retire() {
+  machine_->After(absl::ZeroDuration(), lifetime_.Guard([this] {
+    // Else it would stop the job, which is another matter.
+    if (end_.kind != ProcessEnd::Kind::kAlive || !joined() ||
+        !core_.HearsCoordinator(machine_->now())) {
+      return;
+    }
+    told_to_retire_ = true;
+    context_->Log("server ", index_, "/", incarnation(),
+                  " is told that its time is over");
+    ServerCore::Effects effects;
+    core_.Retire("its time is over", machine_->now(), &effects);
+    Perform(&effects);
+  }));
+}
+
 void SimServer::Stop(ProcessEnd end, bool drop_sent) {
   if (end_.kind != ProcessEnd::Kind::kAlive) return;
   end_ = std::move(end);

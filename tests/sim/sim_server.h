@@ -125,6 +125,12 @@ class SimServer {
   ~SimServer();
 
   void Crash(bool drop_sent);
+  // It is told that its time is over.
+  void Retire();
+  // It has left after that.
+  bool retired() const {
+    return told_to_retire_ && end_.kind == ProcessEnd::Kind::kDrained;
+  }
   const ProcessEnd& end() const { return end_; }
   bool joined() const { return core_.view() != nullptr; }
   // Of the ServerCore.
@@ -224,6 +230,7 @@ class SimServer {
   std::vector<Thread> threads_;
   Plant plant_ = Plant::kNone;
   absl::Time inner_cut_until_ = absl::InfinitePast();
+  bool told_to_retire_ = false;
   ProcessEnd end_;
   Alarm alarm_;
   Lifetime lifetime_;

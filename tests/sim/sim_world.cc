@@ -1212,6 +1212,12 @@ RunReport SimWorld::Run() {
       }
     });
   }
+  if (const auto& told = scenario.checkpoints.server_notice; told.has_value()) {
+    context_.queue.After(told->at, [this, server = told->server] {
+      SimServer* const there = servers_[static_cast<size_t>(server)].get();
+      if (there != nullptr) there->Retire();
+    });
+  }
   for (const FaultEvent& fault : scenario.faults) {
     context_.queue.After(fault.at, [this, fault] { Inject(fault); });
   }
@@ -1303,6 +1309,7 @@ RunReport SimWorld::Run() {
     if (servers_[index] == nullptr) continue;
     counts_.servers_drained +=
         servers_[index]->end().kind == ProcessEnd::Kind::kDrained;
+    counts_.servers_retired += servers_[index]->retired();
     counts_.servers_added += index >= static_cast<size_t>(scenario.servers) &&
                              servers_[index]->joined();
   }

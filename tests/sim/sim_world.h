@@ -54,12 +54,14 @@ class SimWorld {
   // It comes back, perhaps with its server, after this time, or in another one.
   void CrashCoordinator(bool with_host, absl::Duration away);
   void RecoverCoordinator(int host, bool has_joined);
-  // Of a job whose coordinator any server takes over: when its lease in etcd has
-  // run out, and somebody has seen it.
+  // Of a job whose coordinator any server takes over: when its lease in etcd
+  // has run out, and somebody has seen it.
   void TakeOverLater();
   void TakeOver();
   // The server that the coordinator is in, or was when it died.
-  int Host() const { return coordinator_ == nullptr ? 0 : coordinator_->host(); }
+  int Host() const {
+    return coordinator_ == nullptr ? 0 : coordinator_->host();
+  }
   Node HostNode() const { return context_.scenario.ServerNode(Host()); }
   bool IsAlive(int server) const;
   // As SimContext::could_be_heard.
@@ -132,8 +134,8 @@ class SimWorld {
   bool coordinator_crashed_ = false;
   bool healed_ = false;
   bool has_begun_ = false;
-  bool only_reports_ = false;  // The coordinator, that the job has ended.
-  std::vector<int> fault_seen_;        // By fault of the placement.
+  bool only_reports_ = false;    // The coordinator, that the job has ended.
+  std::vector<int> fault_seen_;  // By fault of the placement.
   std::vector<int> phase_fault_seen_;  // By fault of the modes.
   // Highest position sent, by shard and feed.
   std::map<std::pair<int32_t, std::string>, uint64_t> sent_up_to_;

@@ -76,6 +76,32 @@ TEST(ResultsTableTest, RunsThatDivergedAreCountedAsSuch) {
   EXPECT_THAT(*table, Not(HasSubstr("0 diverged")));
 }
 
+TEST(LogsTest, OneThatIsPutAsideIsWhollyThereAndItsWriterGoesOn) {
+  const fs::path folder = TestFolder();
+  const std::string path = (folder / "worker-2.log").string();
+  const std::string old = (folder / "worker-2.old.log").string();
+  WriteFile(old, "of the time before\n");
+  std::ofstream writer(path, std::ios::binary | std::ios::app);
+  for (int i = 0; i < 20000; ++i) writer << "line " << i << "\n";
+  writer.flush();
+  ASSERT_TRUE(PutLogAside(path).ok());
+  EXPECT_EQ(fs::file_size(path), 0u);
+  const std::string aside = ReadTail(old, 1 << 20);
+  EXPECT_THAT(aside, testing::StartsWith("line 0\n"));
+  EXPECT_THAT(aside, testing::EndsWith("line 19999\n"));
+  writer << "line 20000\n" << std::flush;
+  EXPECT_EQ(ReadTail(path), "line 20000\n");
+  EXPECT_THAT(ReadLogTail(path, 64),
+              testing::EndsWith("line 19999\nline 20000\n"));
+  EXPECT_EQ(OldLogOf("logs/worker-2.3.log"), "logs/worker-2.3.old.log");
+  // Nothing of it is left over, or lost, where it cannot be.
+  fs::remove(old);
+  fs::create_directories(fs::path(old) / "in the way");
+  EXPECT_THAT(PutLogAside(path).ToString(), HasSubstr(old));
+  EXPECT_EQ(ReadTail(path), "line 20000\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 2);
+}
+
 TEST(LogsTest, TheLastLinesSkipBlankOnes) {
   EXPECT_THAT(LastLines("a\nb\n\nc\n \n", 2), testing::ElementsAre("b", "c"));
   EXPECT_THAT(LastLines("", 2), testing::IsEmpty());

@@ -103,9 +103,9 @@ class ServerCoreTest : public ::testing::Test {
     core_->Interrupt("server 1 was interrupted", now_, &effects);
     return effects;
   }
-  ServerCore::Effects Suspend() {
+  ServerCore::Effects Retire() {
     ServerCore::Effects effects;
-    core_->Suspend("server 1 was interrupted", now_, &effects);
+    core_->Retire("server 1 was interrupted", now_, &effects);
     return effects;
   }
   ServerCore::Effects Break() {
@@ -242,13 +242,26 @@ TEST_F(ServerCoreTest, InterruptedWithShardsItStopsTheJob) {
   EXPECT_EQ(end.end->kind, End::Kind::kFailed);
 }
 
-TEST_F(ServerCoreTest, SuspendedItAsksForACheckpointAndGoesOn) {
+TEST_F(ServerCoreTest, WhoseTimeIsOverIsDrainedAndLeaves) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
-  const ServerCore::Effects asks = Suspend();
+  const ServerCore::Effects asks = Retire();
+  ASSERT_TRUE(CallIn(asks).has_drain());
+  EXPECT_EQ(CallIn(asks).drain().server(), 1);
+  EXPECT_EQ(asks.log.size(), 1u);
+  EXPECT_TRUE(Retire().sends.empty());  // It is under way.
+  const ServerCore::Effects answered = Answer(asks, wire::OK);
+  EXPECT_TRUE(answered.sends.empty());
+  EXPECT_FALSE(answered.end.has_value());
+}
+
+TEST_F(ServerCoreTest, WhereNobodyTakesItsShardsItAsksForACheckpointAndGoesOn) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  const ServerCore::Effects asks = Answer(Retire(), wire::REJECTED);
   EXPECT_TRUE(CallIn(asks).stop().checkpoint());
   EXPECT_EQ(CallIn(asks).stop().reason(), "server 1 was interrupted");
-  EXPECT_EQ(asks.log.size(), 1u);
+  EXPECT_EQ(asks.log.size(), 2u);
   EXPECT_FALSE(Answer(asks, wire::OK).end.has_value());
   Message last = ViewOf(wire::FAILED, 2);
   last.header.mutable_view()->mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
@@ -283,27 +296,43 @@ TEST_F(ServerCoreTest, ComingWhenTheJobIsSuspendedItSaysSo) {
   EXPECT_TRUE(IsSuspended(late.end->status));
 }
 
-TEST_F(ServerCoreTest, SuspendedAndThenInterruptedItStopsTheJob) {
+TEST_F(ServerCoreTest, WhoHostsTheCoordinatorAsksForACheckpointAtOnce) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
-  Suspend();
+  core_->SetHostsCoordinator(true);
+  EXPECT_TRUE(CallIn(Retire()).stop().checkpoint());
+}
+
+TEST_F(ServerCoreTest, InterruptedMeanwhileItStopsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  const ServerCore::Effects asks = Retire();
+  EXPECT_FALSE(CallIn(Interrupt()).stop().checkpoint());
+  // That is its wish now, whatever becomes of the other.
+  EXPECT_TRUE(Answer(asks, wire::REJECTED).sends.empty());
+}
+
+TEST_F(ServerCoreTest, ToldTwiceThatItsTimeIsOverItStopsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  Answer(Retire(), wire::REJECTED);
   EXPECT_FALSE(CallIn(Interrupt()).stop().checkpoint());
 }
 
-TEST_F(ServerCoreTest, SuspendedBeforeItHasJoinedItJustEnds) {
-  const ServerCore::Effects end = Suspend();
+TEST_F(ServerCoreTest, WhoseTimeIsOverBeforeItHasJoinedJustEnds) {
+  const ServerCore::Effects end = Retire();
   ASSERT_TRUE(end.end.has_value());
   EXPECT_TRUE(end.sends.empty());
 }
 
-TEST_F(ServerCoreTest, SuspendedWhileTheCoordinatorIsSilentItEnds) {
+TEST_F(ServerCoreTest, WhoseTimeIsOverWhileTheCoordinatorIsSilentEnds) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
   for (int i = 0; i < 30; ++i) {
     now_ += absl::Seconds(1);
     Tick();
   }
-  EXPECT_FALSE(CallIn(Suspend()).stop().checkpoint());
+  EXPECT_FALSE(CallIn(Retire()).stop().checkpoint());
 }
 
 TEST_F(ServerCoreTest, InterruptedWithoutShardsItLeavesAndTheJobGoesOn) {

@@ -39,6 +39,7 @@
 #include "tools/cli/process.h"
 #include "tools/cli/run/capacity.h"
 #include "tools/cli/run/local_hosts.h"
+#include "tools/cli/run/logs.h"
 #include "tools/cli/run/member_processes.h"
 #include "tools/cli/signals.h"
 
@@ -357,8 +358,12 @@ class Agent {
         {.command = {start.command().begin(), start.command().end()},
          .environment = {start.environment().begin(),
                          start.environment().end()}},
-        log, start.forked());
-    if (files_.has_value()) files_->AddLog(start.log());
+        {.path = log, .bytes_max = std::max<int64_t>(start.log_bytes_max(), 0)},
+        start.forked());
+    if (files_.has_value()) {
+      files_->AddLog(start.log());
+      files_->AddLog(OldLogOf(start.log()));
+    }
     if (start.last_forked()) processes_.EndForks();
     answer->set_pid(processes_.PidOf(MemberOf(start.member())));
     return started;
@@ -374,6 +379,7 @@ class Agent {
   }
 
   void Reap() {
+    processes_.PutLongLogsAside();
     std::vector<MemberExit> ended = processes_.Reap();
     if (ended.empty()) return;
     for (const MemberExit& exit : ended) exits_.emplace_back(exit, time_.Now());

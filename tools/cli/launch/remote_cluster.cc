@@ -401,6 +401,7 @@ agent::ToAgent RemoteCluster::StartOf(const Member& member,
   for (const auto& [name, value] : launch.environment)
     (*start.mutable_environment())[name] = value;
   start.set_log(logs_.NameOf(member));
+  start.set_log_bytes_max(launch_.log_bytes_max);
   return message;
 }
 
@@ -424,7 +425,7 @@ std::vector<MemberExit> RemoteCluster::Reap() {
                       .signal = exit.signal(),
                       .memory_bytes_max = exit.memory_bytes_max(),
                       .maybe_out_of_memory = exit.maybe_out_of_memory()},
-           .error_line = ErrorLine(ReadTail(LogPath(member))),
+           .error_line = ErrorLine(ReadLogTail(LogPath(member))),
            .host = host});
     }
     if (lost.ok()) continue;

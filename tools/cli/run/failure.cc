@@ -26,7 +26,7 @@ FailedProcess ProcessOf(const LoggedExit& logged,
                                 exit.error_line)
                  : exit.status.ToString(),
       .log_path = logged.log_path,
-      .last_lines = LastLines(ReadTail(logged.log_path), kFailureLogLines)};
+      .last_lines = LastLines(ReadLogTail(logged.log_path), kFailureLogLines)};
 }
 
 }  // namespace

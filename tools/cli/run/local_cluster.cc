@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> LocalCluster::Start(
   for (const Member& member : members) {
     cluster->logs_.Begin(member);
     SL_RETURN_IF_ERROR(cluster->processes_.Start(
-        member, LaunchOf(options, member), cluster->LogPath(member),
+        member, LaunchOf(options, member),
+        {.path = cluster->LogPath(member), .bytes_max = options.log_bytes_max},
         IsForked(options, member)));
   }
   cluster->processes_.EndForks();
@@ -32,17 +33,19 @@ absl::StatusOr<std::unique_ptr<Cluster>> LocalCluster::Start(
 
 absl::StatusOr<bool> LocalCluster::Restart(const Member& member) {
   logs_.Begin(member);
-  const absl::Status started =
-      processes_.Start(member, RelaunchOf(options_, member), LogPath(member),
-                       /*forked=*/false);
+  const absl::Status started = processes_.Start(
+      member, RelaunchOf(options_, member),
+      {.path = LogPath(member), .bytes_max = options_.log_bytes_max},
+      /*forked=*/false);
   if (!started.ok()) return Annotate(started, member.ToString());
   return true;
 }
 
 std::vector<MemberExit> LocalCluster::Reap() {
+  processes_.PutLongLogsAside();
   std::vector<MemberExit> exits = processes_.Reap();
   for (MemberExit& exit : exits)
-    exit.error_line = ErrorLine(ReadTail(LogPath(exit.member)));
+    exit.error_line = ErrorLine(ReadLogTail(LogPath(exit.member)));
   return exits;
 }
 

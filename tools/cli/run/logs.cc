@@ -1,6 +1,13 @@
 #include "tools/cli/run/logs.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -9,6 +16,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 namespace {
@@ -42,6 +51,46 @@ std::string ReadTail(const std::string& path, size_t bytes_max) {
     text.erase(0, line_end == std::string::npos ? 0 : line_end + 1);
   }
   return text;
+}
+
+std::string OldLogOf(const std::string& log) {
+  return absl::StrCat(absl::StripSuffix(log, ".log"), ".old.log");
+}
+
+std::string ReadLogTail(const std::string& path, size_t bytes_max) {
+  std::string text = ReadTail(path, bytes_max);
+  if (text.size() * 2 < bytes_max)
+    text.insert(0, ReadTail(OldLogOf(path), bytes_max - text.size()));
+  return text;
+}
+
+absl::Status PutLogAside(const std::string& path) {
+  const std::string old = OldLogOf(path);
+  const std::string partial = absl::StrCat(old, ".partial-old");
+  const auto failed = [&](absl::string_view what) {
+    const std::string why = std::strerror(errno);
+    std::error_code ignored;
+    std::filesystem::remove(partial, ignored);
+    return absl::UnavailableError(
+        absl::StrCat(path, " has become long, and cannot be put aside: ", what,
+                     " ", old, ": ", why));
+  };
+  const FileDescriptor from(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const FileDescriptor to(
+      open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (from.get() < 0) return failed("open");
+  if (to.get() < 0) return failed("create");
+  while (true) {
+    const ssize_t copied =
+        sendfile(to.get(), from.get(), nullptr, size_t{1} << 30);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return failed("write");
+    if (copied == 0) break;  // The end of the log, for now.
+  }
+  // Has its name before the log is cut off.
+  if (rename(partial.c_str(), old.c_str()) != 0) return failed("rename to");
+  if (ftruncate(from.get(), 0) != 0) return failed("cut off after the copy to");
+  return absl::OkStatus();
 }
 
 std::vector<std::string> LastLines(absl::string_view text, int count) {

@@ -17,6 +17,16 @@ namespace slackline {
 // it cannot be read.
 std::string ReadTail(const std::string& path, size_t bytes_max = 64 << 10);
 
+// "logs/worker-2.old.log" of "logs/worker-2.log": where a log goes that has
+// become too long.
+std::string OldLogOf(const std::string& log);
+// As ReadTail(), of a log that may have been put aside meanwhile.
+std::string ReadLogTail(const std::string& path, size_t bytes_max = 64 << 10);
+// Puts a log aside that its process appends to: a copy is made, in place of the
+// one before, and the log begins anew. What is written between the two, a
+// matter of microseconds, is lost. Unavailable: it cannot be, and stays.
+absl::Status PutLogAside(const std::string& path);
+
 // The last `count` lines that are not blank, oldest first.
 std::vector<std::string> LastLines(absl::string_view text, int count);
 

@@ -2,6 +2,7 @@
 // environment. Paths are those of the host where it runs.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct LaunchOptions {
   // Other servers may have the coordinator of a job that was begun before.
   bool recover = false;
   bool any_server_takes_over = false;  // As AnyServerTakesOver().
+  int64_t log_bytes_max = 0;  // Beyond it a log is put aside; 0: never.
   int servers = 1;
   // By rank.
   std::vector<WorkerProcess> workers;

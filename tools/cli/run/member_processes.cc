@@ -1,12 +1,14 @@
 #include "tools/cli/run/member_processes.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "common/process/member_environment.h"
 #include "common/status.h"
+#include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {
@@ -25,7 +27,7 @@ void MemberProcesses::LoadForkServer(const std::string& program) {
 }
 
 absl::Status MemberProcesses::Start(const Member& member, MemberLaunch launch,
-                                    const std::string& log_path, bool forked) {
+                                    const Log& log, bool forked) {
   for (const char* const name :
        {kClusterVariable, kOutVariable, kDataDirVariable}) {
     const auto found = launch.environment.find(name);
@@ -36,12 +38,30 @@ absl::Status MemberProcesses::Start(const Member& member, MemberLaunch launch,
   SL_ASSIGN_OR_RETURN(
       ChildProcess child,
       forked && fork_server_.has_value()
-          ? fork_server_->Start(launch.command, log_path)
+          ? fork_server_->Start(launch.command, log.path)
           : ChildProcess::Start({.command = launch.command,
-                                 .log_path = log_path,
+                                 .log_path = log.path,
                                  .environment = launch.environment}));
   children_.insert_or_assign(member, std::move(child));
+  logs_[member] = {.log = log, .aside_above = log.bytes_max};
   return absl::OkStatus();
+}
+
+std::vector<std::string> MemberProcesses::PutLongLogsAside() {
+  std::vector<std::string> aside;
+  for (auto& [member, growing] : logs_) {
+    if (growing.log.bytes_max == 0) continue;
+    std::error_code error;
+    const uintmax_t bytes = std::filesystem::file_size(growing.log.path, error);
+    if (error || bytes <= static_cast<uintmax_t>(growing.aside_above)) continue;
+    if (PutLogAside(growing.log.path).ok()) {
+      growing.aside_above = growing.log.bytes_max;
+      aside.push_back(growing.log.path);
+    } else {
+      growing.aside_above = static_cast<int64_t>(bytes) + growing.log.bytes_max;
+    }
+  }
+  return aside;
 }
 
 std::vector<MemberExit> MemberProcesses::Reap() {

@@ -1,6 +1,7 @@
 // Servers and workers as child processes of this program.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,10 +23,18 @@ class MemberProcesses {
   // Processes that are started from here on load their programs themselves.
   void EndForks() { fork_server_.reset(); }
 
-  // `log_path` is appended to. `forked`: the fork server makes it, if there is
-  // one. Of a member that has ended, or was never started.
-  absl::Status Start(const Member& member, MemberLaunch launch,
-                     const std::string& log_path, bool forked);
+  struct Log {
+    std::string path;       // Appended to.
+    int64_t bytes_max = 0;  // Beyond that PutLongLogsAside(); 0: never.
+  };
+  // `forked`: the fork server makes it, if there is one. Of a member that has
+  // ended, or was never started.
+  absl::Status Start(const Member& member, MemberLaunch launch, const Log& log,
+                     bool forked);
+  // Of those that run. Returns the logs whose old parts are new. One that
+  // cannot be put aside goes on, and is tried again when it has grown by as
+  // much once more. Takes microseconds where there is none.
+  std::vector<std::string> PutLongLogsAside();
   // Those that have ended since the last call, without a line of their logs.
   std::vector<MemberExit> Reap();
   void Signal(const Member& member, int signal);
@@ -37,6 +46,11 @@ class MemberProcesses {
  private:
   std::optional<ForkServerClient> fork_server_;
   std::map<Member, ChildProcess> children_;
+  struct GrowingLog {
+    Log log;
+    int64_t aside_above = 0;  // Bytes.
+  };
+  std::map<Member, GrowingLog> logs_;
 };
 
 }  // namespace slackline

@@ -103,6 +103,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       .resume = beginning.folder(),
       .new_run = true,
       .any_server_takes_over = AnyServerTakesOver(config),
+      .log_bytes_max = int64_t{config.launch().log_mib()} << 20,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);

@@ -242,7 +242,7 @@ void RunningJob::Report(const MemberExit& death,
                     lease_ms_, " ms");
   }
   absl::StrAppend(&text, "; the end of ", log, ":");
-  const std::vector<std::string> lines = LastLines(ReadTail(log), kLogLines);
+  const std::vector<std::string> lines = LastLines(ReadLogTail(log), kLogLines);
   for (const std::string& line : lines) {
     absl::StrAppend(&text, "\n  | ", line);
   }
