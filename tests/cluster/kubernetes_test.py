@@ -184,14 +184,14 @@ class ManifestTest(Folder):
         self.assertIn("--restore", pod_of(jobs["servers"])["containers"][0]["command"])
         rules = jobs["servers"]["podFailurePolicy"]["rules"]
         self.assertEqual([(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules],
-                         [("Ignore", [75]), ("FailJob", [1, 2]), ("Ignore", None)])
+                         [("Ignore", [75]), ("Ignore", None), ("FailJob", [1, 2])])
         self.check_schemas(config_map, job_set)
 
     def test_a_lost_server_is_restored(self) -> None:
         _, job_set = self.manifests(
             job(ONE + " checkpoint { every_epochs: 1 on_server_loss: RESTORE }", 'name: "r" claim: "runs"'))
         rules = jobs_of(job_set)["workers"]["podFailurePolicy"]["rules"]
-        self.assertEqual(rules[1]["onExitCodes"]["values"], [2])
+        self.assertEqual(rules[2]["onExitCodes"]["values"], [2])
 
     def test_hostile_values_arrive_as_they_are(self) -> None:
         values = ["yes", "null", "1e3", "0x1F", "a: b", "- a", "# none", "'", '"', "\\", "$(HOME)", "a\nb\n", "\t",

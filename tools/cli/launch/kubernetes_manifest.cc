@@ -248,13 +248,15 @@ Json PodFailurePolicy(const config::ClusterConfig& config) {
                   {"operator", "In"},
                   {"values", values}}}};
   };
+  const Json taken_away = {
+      {"action", "Ignore"},
+      {"onPodConditions",
+       Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
+  const Json failed =
+      on_exit("FailJob", restores ? Json::array({2}) : Json::array({1, 2}));
   return {
-      {"rules",
-       {on_exit("Ignore", Json::array({kExitSuspended})),
-        on_exit("FailJob", restores ? Json::array({2}) : Json::array({1, 2})),
-        {{"action", "Ignore"},
-         {"onPodConditions", Json::array({{{"type", "DisruptionTarget"},
-                                           {"status", "True"}}})}}}}};
+      {"rules", Json::array({on_exit("Ignore", Json::array({kExitSuspended})),
+                             taken_away, failed})}};
 }
 
 Json Labels(const KubernetesParts& parts) {

@@ -9,9 +9,10 @@
 // | --- | --- |
 // | 0 | it is done |
 // | 75, suspended | a new one goes on from the checkpoint, however often |
+// | anything, since its node is drained or taken away | a new one, however often
+// |
 // | 1 failed, 2 wrong config | the JobSet fails. With on_server_loss: RESTORE 1
 // counts as below |
-// | its node is drained or taken away | a new one, however often |
 // | anything else, 69 and SIGKILL among it | a new one, up to pod_restarts
 // times
 // |
