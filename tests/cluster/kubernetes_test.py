@@ -243,7 +243,10 @@ class ManifestTest(Folder):
 
     def test_kubectl_is_handed_what_is_printed(self) -> None:
         kubectl = self.folder / "kubectl"
-        kubectl.write_text(f'#!/bin/sh\nprintf "%s " "$@" > {self.folder}/words\ncat > {self.folder}/given\nexit $(cat {self.folder}/code)\n')
+        kubectl.write_text(
+            f'#!/bin/sh\nprintf "%s " "$@" > {self.folder}/words\ncat > {self.folder}/given\n'
+            f"exit $(cat {self.folder}/code)\n"
+        )
         kubectl.chmod(0o755)
         config = job(ONE, f'name: "k" program: "{kubectl}"')
         (self.folder / "code").write_text("0")
@@ -328,7 +331,7 @@ class Pods:
                 word = word.replace("=" + there, "=" + here)
             command.append(word.replace("/opt/slackline/bin", str(BIN)))
         hosts = self.folder / f"hosts-{name}-{index}"
-        lines = [f"{address} {self.host(*pod)}.{self.name} {self.host(*pod)}" for pod, address in self.addresses.items()]
+        lines = [f"{address} {self.host(*pod)}.{self.name}" for pod, address in self.addresses.items()]
         hosts.write_text("\n".join([*lines, f"{self.addresses[name, index]} this-pod", "127.0.0.1 localhost", ""]))
         environment = {"PATH": os.environ["PATH"], "HOSTNAME": self.host(name, index),
                        "KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": str(index)}
@@ -405,7 +408,8 @@ class PodsTest(Folder):
 
     def pods(self, config: str) -> Pods:
         # Here all pods share the ports of one machine.
-        pods = Pods(self.folder, *self.manifests(config.replace("insecure: true", 'insecure: true health { host: "this-pod" }')))
+        own = config.replace("insecure: true", 'insecure: true health { host: "this-pod" }')
+        pods = Pods(self.folder, *self.manifests(own))
         self.addCleanup(pods.end)
         return pods
 
