@@ -2,13 +2,18 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "server/control_endpoint.h"
 
 namespace slackline {
 namespace {
+
+// A shard thread that has not told its statistics for longer is named.
+constexpr absl::Duration kAnswersSoon = absl::Seconds(5);
 
 ServerCore::Options CoreOptions(const ControlLoop::Options& options) {
   ServerCore::Options core = options.core;
@@ -102,10 +107,13 @@ void ControlLoop::TakeCutParts() {
 }
 
 absl::Status ControlLoop::Run() {
+  answered_at_.assign(static_cast<size_t>(options_.shard_threads),
+                      options_.time.Now());
   OfferSeat();
   core_.Start(options_.time.Now(), &effects_);
   while (!end_.has_value()) {
     absl::Status ran = Perform();
+    TellHealth();
     if (end_.has_value()) break;
     if (ran.ok()) ran = RunOnce();
     if (ran.ok()) continue;
@@ -143,6 +151,29 @@ absl::Status ControlLoop::RunOnce() {
   return absl::OkStatus();
 }
 
+void ControlLoop::TellHealth() {
+  if (options_.health == nullptr) return;
+  const absl::Time now = options_.time.Now();
+  const std::shared_ptr<const View>& view = core_.view();
+  const wire::JobState state =
+      view == nullptr ? wire::FORMING : view->proto().state();
+  HealthBoard::Look look;
+  if (end_.has_value() || state == wire::FINISHED || state == wire::FAILED) {
+    look.stage = HealthStage::kEnding;
+  } else if (state == wire::RUNNING) {
+    look.stage = HealthStage::kTakingPart;
+    const auto slowest =
+        std::min_element(answered_at_.begin(), answered_at_.end());
+    look.still_since = *slowest;
+    if (now - *slowest > kAnswersSoon)
+      look.doing =
+          absl::StrCat("shard thread ", slowest - answered_at_.begin());
+  } else {
+    answered_at_.assign(answered_at_.size(), now);
+  }
+  options_.health->Looked(std::move(look), now);
+}
+
 void ControlLoop::TryLinks() {
   if (effects_.view != nullptr) trial_.End();
   if (effects_.try_links.has_value()) {
@@ -167,6 +198,8 @@ absl::Status ControlLoop::ReceiveFromShardThreads() {
     const wire::Header& header = incoming->message.header;
     if (!header.has_stats_reply()) continue;
     const wire::StatsReply& reply = header.stats_reply();
+    if (incoming->from.instance < answered_at_.size())
+      answered_at_[incoming->from.instance] = options_.time.Now();
     if (trace_.is_open()) trace_ << reply.trace() << std::flush;
     core_.OnStats(static_cast<int>(incoming->from.instance),
                   header.view_number(), reply.stats(), options_.time.Now(),

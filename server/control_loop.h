@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/health/health_board.h"
 #include "common/mutex.h"
 #include "common/net/link_trial.h"
 #include "common/net/poller.h"
@@ -47,6 +48,8 @@ class ControlLoop {
     // that this server has joined (0: none yet). Returns whether one is here.
     std::function<bool(bool may_come, uint64_t run)> offer_seat;
     std::string trace_file;  // Empty: no trace.
+    // Is told how this server is; nullptr: nobody asks. Outlives the loop.
+    HealthBoard* health = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
       Transport& transport, const Options& options);
@@ -78,6 +81,7 @@ class ControlLoop {
   // Of a job that forms: whom this server can connect to.
   void TryLinks();
   void OfferSeat();
+  void TellHealth();
   void TakeCutParts();
   void TakeRetirement();
   absl::Status Perform();
@@ -95,6 +99,9 @@ class ControlLoop {
   Waker waker_;
   std::ofstream trace_;
   IoLoad io_load_;
+  // When each shard thread has last told its statistics, for which it is asked
+  // all the time.
+  std::vector<absl::Time> answered_at_;
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
   Mutex retire_mutex_;

@@ -14,6 +14,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/health/health_page.h"
 #include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
@@ -237,6 +238,12 @@ absl::Status Serve(const MemberFlags& flags,
     }
   }
   SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<HealthPage> health,
+      HealthPage::Start(config, {.is_server = true,
+                                 .index = flags.index,
+                                 .port_given = flags.health_port,
+                                 .time = time}));
+  SL_ASSIGN_OR_RETURN(
       const std::string address,
       ResolveHost(self.listen.empty() ? self.host : self.listen));
 
@@ -415,6 +422,7 @@ absl::Status Serve(const MemberFlags& flags,
   // Its job is the one in etcd, whether it has begun that or goes on with it.
   control.core.may_host_before_joining =
       (flags.index == 0 || flags.recover) && AnyServerTakesOver(config);
+  if (health != nullptr) control.health = health->board();
   if (seat != nullptr) {
     control.coordinator_failure = [&seat] { return seat->failure(); };
     control.offer_seat = [&seat](bool may_come, uint64_t run) {

@@ -7,7 +7,7 @@
 # --check lists what is missing, and installs nothing. --programs: only what slackline,
 # slackline_server and slackline_worker are built of; half of the time of all.
 # --clang: also clang, for the tests with its sanitizers and the fuzzers. --cluster:
-# also what the tests of kind cluster start processes with, and build/venv-ray, a Python with
+# also what the tests of kind cluster start processes with, and build/venv-cluster, a Python with
 # Ray (285 MB).
 set -euo pipefail
 
@@ -46,8 +46,8 @@ python_packages=(
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
 python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
-# Of build/venv-ray, for the test with a Ray cluster.
-ray_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1")
+# Of build/venv-cluster: a Ray cluster, and what manifests are checked with.
+cluster_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1" "jsonschema>=4.20" "kubernetes-validate>=1.29" "pyyaml>=6.0")
 check_only=0 programs_only=0 with_cluster=0
 for argument in "$@"; do
   case "$argument" in
@@ -145,5 +145,5 @@ make_environment() {
 make_environment build/venv "the environment of the Python package, and with it the package in builds" \
   "${python_packages[@]}" -- "${python_packages_alone[@]}"
 if ((with_cluster)); then
-  make_environment build/venv-ray "the environment of the test with a Ray cluster" "${ray_packages[@]}" --
+  make_environment build/venv-cluster "the environment of the tests of Ray and Kubernetes" "${cluster_packages[@]}" --
 fi

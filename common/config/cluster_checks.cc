@@ -33,8 +33,12 @@ constexpr int kShardThreadsMax = 1024;  // Of a server.
 constexpr int kComputeThreadsMax = 256;
 constexpr int kJobLengthMax = 64;
 constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
-constexpr int kGpuMax = 1023;        // The largest index.
+constexpr int kCpusMax = 4096;
+constexpr int kMemoryMbMax = 64 << 20;  // 64 TiB.
+constexpr int kGpuMax = 1023;           // The largest index.
 constexpr int kEtcdEndpointsMax = 16;
+// The names of its pods have more behind it, and 63 characters at most.
+constexpr size_t kJobSetNameLengthMax = 40;
 constexpr size_t kEtcdPrefixLengthMax = 200;
 
 bool IsNumericAddress(absl::string_view host) {
@@ -175,6 +179,7 @@ class ClusterChecks {
     CheckListens();
     CheckPorts();
     CheckTransport();
+    CheckHealth();
     CheckLaunch();
   }
 
@@ -217,6 +222,7 @@ class ClusterChecks {
       problems_.Range(path + ".port", group.port(), 0, 65535);
       problems_.Slowdown(path + ".slowdown", group.slowdown(),
                          "the server's own speed");
+      CheckNeeds(path, group);
       total += group.count();
     }
     CheckTotal("server", config_.server_size(), total, kServersMax);
@@ -296,11 +302,20 @@ class ClusterChecks {
                       kComputeThreadsMax);
       problems_.Slowdown(path + ".slowdown", group.slowdown(),
                          "the worker's own speed");
+      CheckNeeds(path, group);
       if (group.has_command()) CheckCommand(path + ".command", group.command());
       total += group.count();
     }
     CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
     if (gpus_ok && counts_ok && total <= kWorkersMax) CheckGpusDiffer();
+  }
+
+  template <typename Group>
+  void CheckNeeds(const std::string& path, const Group& group) const {
+    if (group.has_cpus())
+      problems_.Range(path + ".cpus", group.cpus(), 1, kCpusMax);
+    if (group.has_memory_mb())
+      problems_.Range(path + ".memory_mb", group.memory_mb(), 1, kMemoryMbMax);
   }
 
   void CheckCommand(const std::string& path, const std::string& command) const {
@@ -421,6 +436,40 @@ class ClusterChecks {
   }
 
   // Paths are those of other hosts: what is there shows when it is started.
+  void CheckHealth() const {
+    if (!config_.has_health()) return;
+    const config::Health& health = config_.health();
+    const ConfigProblems problems = problems_.In("health");
+    const std::string& host = health.host();
+    const std::string problem = IsAnyAddress(host) ? "" : HostProblem(host);
+    if (!problem.empty()) {
+      problems.Add("host", problem);
+    } else if (!IsLoopback(host) && !config_.insecure()) {
+      problems.Add("host", InsecureProblem(host));
+    }
+    const auto too_many = [](const auto& groups) {
+      return groups.size() > kGroupsMax ||
+             std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+               return group.count() > kWorkersMax;
+             });
+    };
+    if (!problems.Range("port", health.port(), 0, 65535) ||
+        health.port() == 0 || too_many(config_.server()) ||
+        too_many(config_.worker())) {
+      return;  // What is wrong with them is said elsewhere.
+    }
+    std::map<std::string, int> processes;
+    int most = 0;
+    for (const ServerProcess& server : ServerProcesses(config_))
+      most = std::max(most, ++processes[MachineOf(server.host)]);
+    for (const WorkerProcess& worker : WorkerProcesses(config_))
+      most = std::max(most, ++processes[MachineOf(worker.host)]);
+    problems.Require(health.port() + most <= 65536, "port", health.port(),
+                     absl::StrCat("at most ", 65536 - most),
+                     absl::StrCat("one host has ", most,
+                                  " processes, each with a port of its own"));
+  }
+
   void CheckLaunch() const {
     const config::Launch& launch = config_.launch();
     const ConfigProblems problems = problems_.In("launch");
@@ -445,6 +494,7 @@ class ClusterChecks {
       problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
     if (launch.has_slurm()) CheckSlurm(launch.slurm());
     if (launch.has_ray()) CheckRay(launch.ray());
+    if (launch.has_kubernetes()) CheckKubernetes(launch.kubernetes());
   }
 
   void CheckRay(const config::Ray& ray) const {
@@ -467,6 +517,67 @@ class ClusterChecks {
   }
 
   // Each is a word or a line of a batch script.
+  // Names of objects in Kubernetes: labels of DNS, with dots in between for
+  // some.
+  void CheckKubernetes(const config::Kubernetes& kubernetes) const {
+    const ConfigProblems problems = problems_.In("launch.kubernetes");
+    const auto check_name = [&](const std::string& field,
+                                const std::string& name, size_t length_max,
+                                bool may_have_dots) {
+      bool fits = !name.empty() && name.size() <= length_max &&
+                  absl::ascii_isalnum(static_cast<unsigned char>(name[0])) &&
+                  absl::ascii_isalnum(static_cast<unsigned char>(name.back()));
+      for (const unsigned char c : name) {
+        fits = fits && (absl::ascii_islower(c) || absl::ascii_isdigit(c) ||
+                        c == '-' || (may_have_dots && c == '.'));
+      }
+      if (fits) return;
+      problems.Add(
+          field, absl::StrCat("value is ", Printable(name), "; 1 to ",
+                              length_max, " lower-case letters, digits or '-'",
+                              may_have_dots ? " or '.'" : "",
+                              " are required, the first and the last a "
+                              "letter or digit"));
+    };
+    if (kubernetes.has_name()) {
+      check_name("name", kubernetes.name(), kJobSetNameLengthMax, false);
+      if (!kubernetes.name().empty() &&
+          absl::ascii_isdigit(
+              static_cast<unsigned char>(kubernetes.name()[0]))) {
+        problems.Add("name",
+                     absl::StrCat("value is ", Printable(kubernetes.name()),
+                                  "; a letter has to come first, since "
+                                  "a service has this name, too"));
+      }
+    }
+    if (kubernetes.has_namespace_())
+      check_name("namespace", kubernetes.namespace_(), 63, false);
+    for (const auto& [field, has, name] :
+         {std::tuple("claim", kubernetes.has_claim(), kubernetes.claim()),
+          std::tuple("data_claim", kubernetes.has_data_claim(),
+                     kubernetes.data_claim()),
+          std::tuple("secret", kubernetes.has_secret(), kubernetes.secret())}) {
+      if (has) check_name(field, name, 253, true);
+    }
+    const std::string& image = kubernetes.image();
+    if (!kubernetes.has_image()) {
+      problems.Add("image",
+                   "is missing; name an image that has Slackline in it, as in "
+                   "image: \"registry/slackline:1\" (docs/clusters.md says how "
+                   "to make one)");
+    } else if (image.empty() ||
+               !std::all_of(image.begin(), image.end(), [](unsigned char c) {
+                 return absl::ascii_isgraph(c);
+               })) {
+      problems.Add("image",
+                   absl::StrCat("value is ", Printable(image),
+                                "; a name without blanks is required"));
+    }
+    if (kubernetes.has_grace_seconds())
+      problems.Range("grace_seconds", kubernetes.grace_seconds(), 1, 86400);
+    problems.Range("pod_restarts", kubernetes.pod_restarts(), 0, 1000000);
+  }
+
   void CheckSlurm(const config::Slurm& slurm) const {
     const ConfigProblems problems = problems_.In("launch.slurm");
     const auto check_text = [&](const std::string& name,

@@ -14,6 +14,8 @@ void ForgetPlace(config::ServerGroup* group) {
   group->clear_host();
   group->clear_listen();
   group->clear_port();
+  group->clear_cpus();
+  group->clear_memory_mb();
 }
 
 void ForgetPlace(config::WorkerGroup* group) {
@@ -21,6 +23,8 @@ void ForgetPlace(config::WorkerGroup* group) {
   group->clear_listen();
   group->clear_port();
   group->clear_gpu();
+  group->clear_cpus();
+  group->clear_memory_mb();
 }
 
 // Neighbours that differ in their places alone become one group.
@@ -58,6 +62,7 @@ config::ClusterConfig WithoutPlaces(const config::ClusterConfig& config) {
       left.mutable_coordinator()->mutable_etcd()->clear_endpoint();
   }
   left.clear_launch();
+  left.clear_health();
   // It allows hosts that are not this machine.
   left.clear_insecure();
   return left;

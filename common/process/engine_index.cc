@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/cut.h"
 #include "common/status.h"
 
@@ -40,27 +42,7 @@ std::string OrdinalOf(absl::string_view host) {
   return dash == host.npos ? "" : std::string(host.substr(dash + 1));
 }
 
-}  // namespace
-
-std::vector<std::string> EngineVariables() {
-  std::vector<std::string> names(kNumbers.begin(), kNumbers.end());
-  names.emplace_back(kInKubernetes);
-  return names;
-}
-
-EngineFacts EngineFactsHere() {
-  EngineFacts facts;
-  for (const std::string& name : EngineVariables()) {
-    if (const char* const value = std::getenv(name.c_str()); value != nullptr)
-      facts.environment[name] = value;
-  }
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) == 0)
-    facts.host_name = host.data();
-  return facts;
-}
-
-absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts) {
+absl::StatusOr<EngineIndex> NumberOfEngine(const EngineFacts& facts) {
   std::optional<EngineIndex> found;
   for (const char* const name : kNumbers) {
     const auto variable = facts.environment.find(name);
@@ -97,6 +79,44 @@ absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts) {
         "', does not end in the ordinal of a StatefulSet; ", kByHand));
   }
   return EngineIndex{*ordinal, absl::StrCat("the host's name, ", host)};
+}
+
+}  // namespace
+
+std::vector<std::string> EngineVariables() {
+  std::vector<std::string> names(kNumbers.begin(), kNumbers.end());
+  names.emplace_back(kInKubernetes);
+  return names;
+}
+
+EngineFacts EngineFactsHere() {
+  EngineFacts facts;
+  for (const std::string& name : EngineVariables()) {
+    if (const char* const value = std::getenv(name.c_str()); value != nullptr)
+      facts.environment[name] = value;
+  }
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0)
+    facts.host_name = host.data();
+  return facts;
+}
+
+std::optional<int> AutoIndexFrom(absl::string_view index) {
+  if (!absl::ConsumePrefix(&index, kAutoIndex)) return std::nullopt;
+  if (index.empty()) return 0;
+  if (!absl::ConsumePrefix(&index, "+")) return std::nullopt;
+  return NumberOf(index);
+}
+
+absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts, int from) {
+  SL_ASSIGN_OR_RETURN(EngineIndex index, NumberOfEngine(facts));
+  if (index.index > std::numeric_limits<int>::max() - from) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "auto+", from, ": ", index.from, " is too large; ", kByHand));
+  }
+  if (from > 0) absl::StrAppend(&index.from, " + ", from);
+  index.index += from;
+  return index;
 }
 
 }  // namespace slackline

@@ -4,14 +4,21 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace slackline {
 
 inline constexpr char kAutoIndex[] = "auto";
+
+// "auto": 0. "auto+4": 4, the index of the process whose number is 0, for an
+// engine that numbers the processes of each group of the config by themselves.
+// nullopt: it is neither.
+std::optional<int> AutoIndexFrom(absl::string_view index);
 
 // What an engine has told this process.
 struct EngineFacts {
@@ -34,7 +41,8 @@ EngineFacts EngineFactsHere();
 // Kubernetes, the ordinal at the end of the host's name, as a StatefulSet gives
 // it ("server-2"); elsewhere a host may be called so by chance. NotFound: there
 // is none. InvalidArgument: one is no number, or two disagree. Each error names
-// the variables and what to do.
-absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts);
+// the variables and what to do. `from` is added: AutoIndexFrom().
+absl::StatusOr<EngineIndex> IndexOfEngine(const EngineFacts& facts,
+                                          int from = 0);
 
 }  // namespace slackline

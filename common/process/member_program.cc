@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -52,6 +53,8 @@ std::string FlagsText(const MemberFlags& flags) {
   add("mode", flags.overrides.mode);
   add("delays", flags.overrides.delays);
   for (const std::string& set : flags.overrides.sets) add("set", set);
+  if (flags.health_port.has_value())
+    add("health-port", absl::StrCat(*flags.health_port));
   if (flags.add) words.push_back("--add");
   add("host", flags.host);
   if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
@@ -242,13 +245,16 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
           "Which ", program.role,
           " of the config this is, from 0; or auto: the number that the engine "
           "gives, as SLURM_PROCID, JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK "
-          "or PMI_RANK, or the ordinal of a StatefulSet in the host's name"));
+          "or PMI_RANK, or the ordinal of a StatefulSet in the host's name; "
+          "auto+4: that and 4, of a group of the config before which are 4 "
+          "others"));
   index->transform(
       [&flags](const std::string& given) -> std::string {
         flags.index_from.clear();
-        if (given != kAutoIndex) return given;
+        const std::optional<int> from = AutoIndexFrom(given);
+        if (!from.has_value()) return given;
         const absl::StatusOr<EngineIndex> engine =
-            IndexOfEngine(EngineFactsHere());
+            IndexOfEngine(EngineFactsHere(), *from);
         if (!engine.ok())
           throw CLI::ValidationError(std::string(engine.status().message()));
         flags.index_from = engine->from;
@@ -315,6 +321,11 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "Change a field of the config: path=value; the same for all "
                  "processes")
       ->allow_extra_args(false);
+  app.add_option("--health-port", flags.health_port,
+                 "GET /healthz and /readyz are answered at this port, also "
+                 "without a health block in the config; 0: at any free one, "
+                 "which the log names")
+      ->check(CLI::Range(0, 65535));
   std::string wall_clock_step;
   app.add_option("--wall-clock-step", wall_clock_step,
                  "For tests, as SECONDS@AFTER_SECONDS: the time of day that "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct MemberFlags {
   std::string data_dir;
   std::string out;
   ConfigOverrides overrides;
+  // Where this process shows its health, in place of what the config says.
+  std::optional<int> health_port = {};
   // Servers that join a running job.
   bool add = false;
   std::string host;  // Empty: as the last server of the config.

@@ -238,15 +238,18 @@ NB_MODULE(_core, m) {
       .def(
           "__init__",
           [](Worker* self, std::string cluster, int index, std::string out,
-             std::string data_dir, std::string program, std::string mode) {
+             std::string data_dir, std::string program, std::string mode,
+             std::optional<int> health_port) {
             new (self) Worker({.cluster = std::move(cluster),
                                .index = index,
                                .out = std::move(out),
                                .data_dir = std::move(data_dir),
                                .program = std::move(program),
-                               .mode = std::move(mode)});
+                               .mode = std::move(mode),
+                               .health_port = health_port});
           },
-          "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a, "mode"_a)
+          "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a, "mode"_a,
+          "health_port"_a.none())
       .def_prop_ro("job", [](Worker& w) { return w.config().job(); })
       .def_prop_ro("rank", [](Worker& w) { return w.self().rank; })
       .def_prop_ro("world_size", &Worker::workers)
@@ -256,6 +259,8 @@ NB_MODULE(_core, m) {
                      if (w.self().gpu < 0) return std::nullopt;
                      return w.self().gpu;
                    })
+      .def_prop_ro("shows_health", &Worker::shows_health)
+      .def("forget_health", &Worker::ForgetHealth)
       .def_prop_ro("all_on_gpus", &Worker::all_on_gpus)
       .def_prop_ro("out", [](Worker& w) { return w.flags().out; })
       .def_prop_ro("data_dir", [](Worker& w) { return w.flags().data_dir; })
@@ -379,10 +384,18 @@ NB_MODULE(_core, m) {
       .def("batch", &PythonSampler::Batch, "step"_a)
       .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
-  m.def("engine_index", [] {
-    const EngineIndex index = ValueOrThrow(IndexOfEngine(EngineFactsHere()));
-    return std::pair(index.index, index.from);
-  });
+  // Of "auto" and "auto+4"; none of others.
+  m.def(
+      "engine_index",
+      [](const std::string& given)
+          -> std::optional<std::pair<int, std::string>> {
+        const std::optional<int> from = AutoIndexFrom(given);
+        if (!from.has_value()) return std::nullopt;
+        const EngineIndex index =
+            ValueOrThrow(IndexOfEngine(EngineFactsHere(), *from));
+        return std::pair(index.index, index.from);
+      },
+      "given"_a);
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
   m.def(
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);

@@ -30,6 +30,7 @@ MemberFlags FlagsOf(const Worker::Place& place) {
   flags.out = place.out;
   flags.data_dir = place.data_dir;
   flags.overrides.mode = place.mode;
+  flags.health_port = place.health_port;
   return flags;
 }
 
@@ -95,6 +96,11 @@ Worker::Worker(const Place& place)
       released_(std::make_shared<Released>()) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
+  health_ =
+      ValueOrThrow(HealthPage::Start(config_, {.is_server = false,
+                                               .index = flags_.index,
+                                               .port_given = flags_.health_port,
+                                               .time = time_}));
   // The session's threads and ZeroMQ's, and those of the script: the backward
   // pass has one, and OpenBLAS, which tries for ever, one for each of its own.
   ThrowIfBad(CheckAddressesLeft(
@@ -106,6 +112,7 @@ Worker::Worker(const Place& place)
 Worker::~Worker() {
   if (getpid() != process_) {  // Its threads are not in this process.
     (void)connected_.release();
+    (void)health_.release();
     return;
   }
   {
@@ -146,7 +153,8 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .elastic = work.elastic,
        .step_by_table = work.step_by_table,
        .host_parameters = parameters_->gpu() == nullptr,
-       .keeps_state = true},
+       .keeps_state = true,
+       .health = health_ == nullptr ? nullptr : health_->board()},
       self_, &parameters_->memory()));
 }
 

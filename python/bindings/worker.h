@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/config/cluster_config.h"
+#include "common/health/health_page.h"
 #include "common/mutex.h"
 #include "common/optim/step_options.h"
 #include "common/process/member_program.h"
@@ -36,8 +37,9 @@ class Worker {
     int index = 0;
     std::string out;
     std::string data_dir;
-    std::string program;  // For the log.
-    std::string mode;     // As for --mode; empty: the config's.
+    std::string program;                  // For the log.
+    std::string mode;                     // As for --mode; empty: the config's.
+    std::optional<int> health_port = {};  // As --health-port.
   };
   explicit Worker(const Place& place);
   // Leaves the job. In a child of the process that made it: does nothing.
@@ -50,6 +52,11 @@ class Worker {
   int workers() const { return workers_; }
   // Whether the config gives each worker a GPU.
   bool all_on_gpus() const;
+  bool shows_health() const { return health_ != nullptr; }
+  // In a child that was forked and goes on: its parent's port is not its.
+  void ForgetHealth() {
+    if (health_ != nullptr) health_->server().CloseInChild();
+  }
   const MemberFlags& flags() const { return flags_; }
 
   struct Work {
@@ -152,6 +159,7 @@ class Worker {
   const WorkerProcess self_;
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
+  std::unique_ptr<HealthPage> health_;  // nullptr: nobody asks.
   std::unique_ptr<ConnectedSession> connected_;
   // Of the open step: gradients stay on the GPU.
   bool on_device_ = false;

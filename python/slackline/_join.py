@@ -30,6 +30,7 @@ def join(
     data_dir: Optional[str] = None,
     seed: bool = True,
     device: Optional[str] = None,
+    health_port: Optional[int] = None,
     on_error: str = "stop job",
 ) -> Job:
     """Takes this process's place in a job. Nothing is sent before the first batch.
@@ -42,8 +43,8 @@ def join(
     Args:
         cluster: path of the config. Under torchrun it has no server, worker and
             coordinator, and may be left out.
-        index: which of its workers this is, from 0; or "auto": the number that the engine
-            gives, as ``--index=auto`` of slackline_worker. Not under torchrun.
+        index: which of its workers this is, from 0; or "auto" ("auto+4"): the number
+            that the engine gives, as ``--index=auto`` of slackline_worker. Not under torchrun.
         mode: as for ``--mode``, for example "ssp:3"; under ``slackline run`` that is the
             one to say it. Default: the config's, else "bsp". A world of one has none,
             and says so.
@@ -54,6 +55,9 @@ def join(
             they build equal models, and differently from the first batch on.
         device: under torchrun: "cuda" gives each worker a GPU of its host, which is
             ``Job.device``; "cpu", the default, gives none. Worker 0's counts. Else the config says it.
+        health_port: GET /healthz and /readyz are answered at this port of the config's
+            health.host, as with ``--health-port`` of slackline_worker; 0: any free one.
+            Default: as the config's health block says, else none.
         on_error: what an error of this script ends: "stop job", or "leave job", in which
             the others go on if the mode allows it.
 
@@ -90,7 +94,7 @@ def join(
     if under_torchrun:
         of_device = _device.in_config(device or "cpu", "slackline.join()")
         path, rank = _torchrun.join(config or None, mode, servers, of_device)
-        world = _worlds.Joined(path, rank, out or "", data_dir or "", mode)
+        world = _worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port)
     elif not config:
         if index is not None:
             raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
@@ -110,19 +114,21 @@ def join(
             out if out is not None else os.environ.get(_OUT, ""),
             data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
             mode,
+            health_port,
         )
     _joined = Job(world, seed, on_error == "stop job")
     return _joined
 
 
 def _place(index: Union[int, str]) -> int:
-    if index != "auto":
-        return int(index)
     try:
-        number, said_by = _core.engine_index()
+        found = _core.engine_index(str(index))
     except ValueError as error:
         raise ValueError(f"slackline.join(): index: {error}") from None
-    print(f"slackline: index 'auto': this is worker {number}, by {said_by}", file=sys.stderr, flush=True)
+    if found is None:
+        return int(index)
+    number, said_by = found
+    print(f"slackline: index '{index}': this is worker {number}, by {said_by}", file=sys.stderr, flush=True)
     return int(number)
 
 

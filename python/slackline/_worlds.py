@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from typing import Dict, List, Optional, Tuple, Union
 
@@ -33,9 +34,20 @@ class Joined:
 
     sends = True  # Gradients go elsewhere.
 
-    def __init__(self, cluster: str, index: int, out: str, data_dir: str, mode: str = "") -> None:
+    def __init__(
+        self,
+        cluster: str,
+        index: int,
+        out: str,
+        data_dir: str,
+        mode: str = "",
+        health_port: Optional[int] = None,
+    ) -> None:
         program = sys.argv[0] or "python"
-        self._worker = _core.Worker(cluster, index, out, data_dir, program, mode)
+        self._worker = _core.Worker(cluster, index, out, data_dir, program, mode, health_port)
+        if self._worker.shows_health:
+            # Children that outlive this process would keep its port.
+            os.register_at_fork(after_in_child=self._worker.forget_health)
         worker = self._worker
         self.job: str = worker.job
         self.rank: int = worker.rank

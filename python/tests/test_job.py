@@ -62,6 +62,39 @@ def test_with_given_delays_every_run_ends_with_the_same_bits(tmp_path):
     assert records[0] == records[1] and len(records[0]) == 2
 
 
+def test_a_script_says_how_healthy_it_is(tmp_path):
+    # The system gives each worker any free port; a forked child lets go of it.
+    script = """
+import os, re, urllib.request
+def ports():
+    inodes = {re.sub(r"[^0-9]", "", os.readlink(f"/proc/self/fd/{fd}")) for fd in os.listdir("/proc/self/fd")
+              if os.path.islink(f"/proc/self/fd/{fd}")}
+    rows = [row.split() for row in open("/proc/self/net/tcp").read().splitlines()[1:]]
+    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+def look(said=[]):
+    if not said:
+        before = ports()
+        for port in before:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+                    said.append(port)
+                    print("ready", answer.read().decode(), flush=True)
+            except OSError:
+                pass
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if before and said[0] not in ports() else 1)
+        print("child", os.waitpid(child, 0)[1], flush=True)
+""" + USUAL.replace("slackline.join()", "slackline.join(health_port=0)").replace(
+        "job.log(loss=loss)", "job.log(loss=(look(), loss)[1])"
+    )
+    job = run_job(tmp_path, script)
+    job.succeeded()
+    for rank in (0, 1):
+        assert f'"role":"worker","index":{rank},"stage":"running"' in job.log(rank)
+        assert "child 0" in job.log(rank)
+
+
 def test_too_few_addresses_are_a_sentence(tmp_path):
     # As ulimit -v of a batch system; the linear algebra would try for ever to get its threads' memory.
     script = """

@@ -1,6 +1,6 @@
 """`slackline run --on ray`, on a real Ray cluster of nodes at loopback addresses.
 
-Usage: python -m pytest ray_test.py, with a Python that has Ray (build/venv-ray), the
+Usage: python -m pytest ray_test.py, with a Python that has Ray (build/venv-cluster), the
 package of the build in PYTHONPATH, and its programs in SLACKLINE_BIN_DIR.
 """
 

@@ -51,6 +51,35 @@ TEST_F(StartFailure, APortThatIsTakenIsNamed) {
                     HasSubstr("tcp://127.0.0.1:"), HasSubstr("in use")));
 }
 
+TEST_F(StartFailure, ATakenPortOfAHealthPageIsNamedToAll) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::unique_ptr<Process> server = StartMember(
+      "server", "slackline_server", 0, config, "by-hand", {"--health-port=0"});
+  ASSERT_TRUE(AwaitStatus(config, kPromptly,
+                          [](const wire::StatusReply& now) {
+                            return now.server_size() == 1;
+                          })
+                  .has_value())
+      << server->Output();
+  const std::string output = server->Output();
+  const std::string before = "health: http://127.0.0.1:";
+  const size_t at = output.find(before);
+  ASSERT_NE(at, std::string::npos) << output;
+  const std::string port =
+      output.substr(at + before.size(),
+                    output.find('/', at + before.size()) - at - before.size());
+  const std::unique_ptr<Process> worker =
+      StartMember("worker", "slackline_worker", 1, config, "by-hand",
+                  {absl::StrCat("--health-port=", port)});
+  EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
+  const std::string why = absl::StrCat(
+      "--health-port (choose another, or 0 for any free one): 127.0.0.1:", port,
+      ": Address already in use");
+  EXPECT_THAT(worker->Output(), HasSubstr(why));
+  EXPECT_THAT(server->Output(),
+              HasSubstr(absl::StrCat("on 127.0.0.1) cannot join: ", why)));
+}
+
 TEST_F(StartFailure, AWorkerWithAnotherConfigIsRefused) {
   const std::string config = WriteWithPort("job.textproto", SmallJob());
   const std::unique_ptr<Process> server =

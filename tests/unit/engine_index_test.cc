@@ -64,5 +64,29 @@ TEST(EngineIndexTest, RefusesWhatIsNoneByName) {
   }
 }
 
+TEST(EngineIndexTest, AGroupBehindOthersBeginsAtItsOwnNumber) {
+  const struct {
+    const char* given;
+    std::optional<int> from;
+  } cases[] = {{"auto", 0},
+               {"auto+4", 4},
+               {"auto+0", 0},
+               {"auto+", std::nullopt},
+               {"auto-1", std::nullopt},
+               {"auto+ 1", std::nullopt},
+               {"auto4", std::nullopt},
+               {"4", std::nullopt},
+               {"auto+99999999999", std::nullopt}};
+  for (const auto& each : cases)
+    EXPECT_EQ(AutoIndexFrom(each.given), each.from) << each.given;
+  const EngineFacts facts = {{{"JOB_COMPLETION_INDEX", "3"}}, "x"};
+  const auto index = IndexOfEngine(facts, 4);
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(index->index, 7);
+  EXPECT_EQ(index->from, "JOB_COMPLETION_INDEX=3 + 4");
+  const auto beyond = IndexOfEngine(facts, 2147483645);
+  EXPECT_THAT(beyond.status().message(), HasSubstr("too large"));
+}
+
 }  // namespace
 }  // namespace slackline

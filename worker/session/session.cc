@@ -36,6 +36,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   WorkerLoop::Options loop;
   loop.time = options.time;
   loop.transport = limits.transport();
+  loop.health = options.health;
   loop.wait.spin_max = absl::Microseconds(limits.spin_us());
   WorkerCore::Options& core = loop.core;
   core.train = config.train();

@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/health/health_board.h"
 #include "common/ids.h"
 #include "common/mutex.h"
 #include "common/net/transport.h"
@@ -79,6 +80,7 @@ class Session {
     // The program has state of its own, which goes into checkpoints: Next()
     // asks for it (Keep), and gives it back (Restore).
     bool keeps_state = false;
+    HealthBoard* health = nullptr;  // As in WorkerLoop::Options.
   };
 
   // Everything handed over outlives the session. `to_coordinator` and

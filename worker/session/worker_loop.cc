@@ -15,6 +15,8 @@ namespace {
 constexpr absl::Duration kMayComeBack = absl::Milliseconds(1);
 // More payload is copied, or encoded, beside what the sender does next.
 constexpr size_t kSmallBytes = 64 << 10;
+// Probes look much less often.
+constexpr absl::Duration kTellHealthEvery = absl::Milliseconds(100);
 
 PeerId SelfForCoordinator(const wire::JoinRequest& join) {
   return {.kind = PeerId::Kind::kWorker,
@@ -37,6 +39,25 @@ WorkerCore::Options CoreOptions(const WorkerLoop::Options& options) {
            IsBySocket(*server, to.thread, self, via);
   };
   return core;
+}
+
+HealthBoard::Look LookOf(const WorkerCore& core, absl::Time now) {
+  const run::WorkerProgress progress = core.Progress(now);
+  HealthBoard::Look look = {.clock = progress.clock(),
+                            .doing = progress.what()};
+  const std::shared_ptr<const View>& view = core.view();
+  const wire::JobState state =
+      view == nullptr ? wire::FORMING : view->proto().state();
+  if (!core.ending().ok() || core.ended() || state == wire::FINISHED ||
+      state == wire::FAILED) {
+    look.stage = HealthStage::kEnding;
+  } else if (state == wire::RUNNING &&
+             progress.activity() != run::WorkerProgress::ACTIVITY_UNSPECIFIED) {
+    look.stage = HealthStage::kTakingPart;
+  }
+  if (progress.activity() == run::WorkerProgress::WORKING)
+    look.still_since = now - absl::Milliseconds(progress.for_ms());
+  return look;
 }
 
 }  // namespace
@@ -216,8 +237,22 @@ void WorkerLoop::Run() {
   }
   changed_.notify_all();  // If it is broken, nobody is told anything any more.
   lock.Unlock();
+  if (options_.health != nullptr)
+    options_.health->Looked({.stage = HealthStage::kEnding}, Now());
   poller_.Remove(waker_);
   poller_.Remove(*coordinator_);
+}
+
+void WorkerLoop::TellHealth() {
+  if (options_.health == nullptr || Now() < next_health_) return;
+  const absl::Time now = Now();
+  next_health_ = now + kTellHealthEvery;
+  HealthBoard::Look look;
+  {
+    const MutexLock lock(mutex_);
+    look = LookOf(core_, now);
+  }
+  options_.health->Looked(std::move(look), now);
 }
 
 bool WorkerLoop::Drive() {
@@ -245,6 +280,7 @@ bool WorkerLoop::Drive() {
   HandleInTurn([](WorkerCore& core, absl::Time now,
                   WorkerCore::Effects* effects) { core.OnTick(now, effects); });
   SendAll();
+  TellHealth();
   return true;
 }
 

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/health/health_board.h"
 #include "common/mutex.h"
 #include "common/net/link_trial.h"
 #include "common/net/peer_links.h"
@@ -48,6 +49,8 @@ class WorkerLoop {
     TimeSource time;
     config::Limits::Transport transport = config::Limits::AUTO;
     Poller::Options wait;
+    // Is told how this worker is; nullptr: nobody asks. Outlives the loop.
+    HealthBoard* health = nullptr;
   };
 
   // The coordinator is at one of core.member.coordinators. The transports,
@@ -186,12 +189,14 @@ class WorkerLoop {
   // What is to be tried comes with a message of the coordinator.
   void BeginTrial();
   void LookAtTrial();
+  void TellHealth();
   void FollowServers(std::shared_ptr<const View> view);
   void Fail(const absl::Status& why);
 
   const Options options_;
 
   // Of who has the turn.
+  absl::Time next_health_ = absl::InfinitePast();
   Transport& to_coordinator_transport_;
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/health/health_page.h"
 #include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
@@ -57,10 +58,11 @@ void WorkerPlace::Interruptible::Interrupt(const std::string& reason) {
 
 WorkerPlace::WorkerPlace(const MemberFlags& flags,
                          const config::ClusterConfig& config,
-                         const TimeSource& time)
+                         const TimeSource& time, HealthBoard* health)
     : flags_(flags),
       config_(config),
       time_(time),
+      health_(health),
       workers_(WorkerProcesses(config)),
       index_(static_cast<size_t>(flags.index)),
       wishes_(WishesOfSignals(config)),
@@ -88,7 +90,8 @@ absl::Status WorkerPlace::Train(
                                 .data_hash = work.data_hash,
                                 .elastic = work.elastic,
                                 .step_by_table = work.step_by_table,
-                                .keeps_state = work.keeps_state},
+                                .keeps_state = work.keeps_state,
+                                .health = health_},
                                self(), parameters));
   joins_ = true;
   interruptible_.Set(&connected->session());
@@ -112,9 +115,18 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
        .run =
            [&](const MemberFlags& flags, const config::ClusterConfig& config,
                const TimeSource& time) {
-             WorkerPlace place(flags, config, time);
+             const absl::StatusOr<std::unique_ptr<HealthPage>> health =
+                 HealthPage::Start(config, {.is_server = false,
+                                            .index = flags.index,
+                                            .port_given = flags.health_port,
+                                            .time = time});
+             WorkerPlace place(flags, config, time,
+                               health.ok() && *health != nullptr
+                                   ? (*health)->board()
+                                   : nullptr);
              WarnOfAnotherHost(place.self());
-             const absl::Status worked = program.run(place);
+             const absl::Status worked =
+                 health.ok() ? program.run(place) : health.status();
              // A worker that was interrupted ends at once.
              if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
                TellCannotJoin(wire::JoinRequest::WORKER, flags.index,

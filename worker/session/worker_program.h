@@ -47,8 +47,9 @@ void WarnOfAnotherHost(const WorkerProcess& self);
 // This process's place in the job.
 class WorkerPlace {
  public:
+  // `health` as in Session::Options.
   WorkerPlace(const MemberFlags& flags, const config::ClusterConfig& config,
-              const TimeSource& time);
+              const TimeSource& time, HealthBoard* health);
 
   const config::ClusterConfig& config() const { return config_; }
   const WorkerProcess& self() const { return workers_[index_]; }
@@ -91,6 +92,7 @@ class WorkerPlace {
   const MemberFlags& flags_;
   const config::ClusterConfig& config_;
   const TimeSource& time_;
+  HealthBoard* const health_;
   bool joins_ = false;
   const std::vector<WorkerProcess> workers_;
   const size_t index_;

@@ -13,6 +13,7 @@ RemoteShell ShellOf(const config::Launch& launch) {
       shell.name = "ray";
       return shell;
     }
+    case config::Launch::kKubernetes:  // Starts the processes itself.
     case config::Launch::kHere:
     case config::Launch::ENGINE_NOT_SET:
       break;

@@ -140,6 +140,13 @@ absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
 }
 
 absl::Status TakeKnownHosts(RunOptions* options) {
+  if (const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
+      given.has_value() && given->launch().has_kubernetes()) {
+    return absl::FailedPreconditionError(
+        "--on kubernetes: the machines of the pods are not known before they "
+        "run; `slackline run --on kubernetes --print` shows what the job asks "
+        "for");
+  }
   SL_ASSIGN_OR_RETURN(SlurmPlan plan, PlanSlurm(options));
   plan.submits = false;
   return TakeHosts(plan, options);

@@ -36,7 +36,9 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
                   absl::StrCat("--index=", member.index)},
       .environment = {}};
   if (member.worker) {
-    launch.command.push_back(absl::StrCat("--data-dir=", options.data_dir));
+    // With nothing behind the "=" the next word would be its value.
+    if (!options.data_dir.empty())
+      launch.command.push_back(absl::StrCat("--data-dir=", options.data_dir));
   } else if (!options.resume.empty()) {
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }

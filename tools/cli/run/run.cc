@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "tools/cli/run/hosts_of_run.h"
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/job_text.h"
+#include "tools/cli/run/kubernetes_run.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/run_beginning.h"
 #include "tools/cli/run/run_job.h"
@@ -91,6 +93,15 @@ int Run(const RunOptions& given) {
     if (text.ok()) continue;
     complain(text.message());
     return kExitUsage;
+  }
+  if (const std::optional<config::ClusterConfig> as_given =
+          WhatIsGiven(options);
+      as_given.has_value() && as_given->launch().has_kubernetes()) {
+    const absl::StatusOr<int> done =
+        RunOnKubernetes(options, *as_given, &display);
+    if (done.ok()) return *done;
+    complain(done.status().message());
+    return kExitFailed;
   }
   const absl::StatusOr<SlurmPlan> plan = PlanSlurm(&options);
   if (!plan.ok()) {

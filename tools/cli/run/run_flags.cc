@@ -59,7 +59,8 @@ void AddSlurmFlags(CLI::App* command, RunOptions* run) {
       ->group(kSlurmGroup);
   command
       ->add_flag("--print", run->print_script,
-                 "Prints the batch script, and submits nothing")
+                 "Prints the batch script, and submits nothing; with --on "
+                 "kubernetes likewise the manifests")
       ->group(kSlurmGroup);
   command
       ->add_flag("--detach", run->detach,
@@ -109,8 +110,8 @@ void AddPlacementFlags(CLI::App* command, RunOptions* run) {
       "Where processes are started: here, or on the hosts of the config by "
       "ssh, or by slurm: within an allocation on its nodes, outside of one by "
       "a batch script that is submitted and followed, or by ray: on nodes that "
-      "a Ray cluster gives; default: as the config's launch block says, else "
-      "here");
+      "a Ray cluster gives; or as a JobSet by kubernetes; default: as the "
+      "config's launch block says, else here");
   CLI::Option* const hosts = command->add_option(
       "--hosts", run->hosts,
       "HOST:WORKERS,... places the config's processes on these hosts, whatever "

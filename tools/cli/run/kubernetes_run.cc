@@ -1,0 +1,158 @@
+#include "tools/cli/run/kubernetes_run.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
+#include "common/process/exit_code.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "job/job_config.h"
+#include "tools/cli/file_descriptor.h"
+#include "tools/cli/launch/kubernetes_manifest.h"
+#include "tools/cli/process.h"
+#include "tools/cli/run/job_text.h"
+#include "tools/cli/run/member_launch.h"
+#include "tools/cli/run/out_folder.h"
+
+namespace slackline {
+namespace {
+
+// What cannot be kept there is not taken here. Empty: nothing.
+std::string WhatDoesNotFit(const RunOptions& options) {
+  if (!options.hosts.empty() || !options.host_file.empty()) {
+    return "--hosts, --hostfile: the pods have names of their own; leave it "
+           "out";
+  }
+  if (!options.slurm_sets.empty() || !options.slurm_options.empty() ||
+      options.detach) {
+    return "flags of Slurm: this job is for Kubernetes; leave them out, or say "
+           "--on slurm";
+  }
+  if (options.restart_workers > 0 || options.restart_servers.has_value()) {
+    return "--restart-workers, --restart-servers: pods are started again by "
+           "Kubernetes; set launch.kubernetes.pod_restarts";
+  }
+  if (!options.resume.empty() || options.new_run) {
+    return "--resume, --new-run: a JobSet goes on with the run of its name, "
+           "from that one's newest checkpoint, and begins anew under another "
+           "name; set launch.kubernetes.name";
+  }
+  if (!options.out_dir.empty()) {
+    return "--out: the folder of the run has the name of the JobSet, in the "
+           "volume of launch.kubernetes.claim; set launch.kubernetes.name";
+  }
+  if (!options.data_dir.empty()) {
+    return "--data-dir: the pods have their data elsewhere; set "
+           "launch.data_dir "
+           "and launch.kubernetes.data_claim";
+  }
+  return "";
+}
+
+// Hands the manifests to kubectl, which says what it does.
+absl::Status Apply(const std::string& program, const std::string& manifests) {
+  const absl::StatusOr<std::string> path = FindProgram(program);
+  if (!path.ok()) {
+    return absl::NotFoundError(absl::StrCat(
+        "--on kubernetes: ", path.status().message(),
+        ": install kubectl, or print the manifests with --print and apply them "
+        "where it is"));
+  }
+  const FileDescriptor input(memfd_create("manifests", MFD_CLOEXEC));
+  const FileDescriptor errors(dup(STDERR_FILENO));
+  for (size_t at = 0; at < manifests.size();) {
+    const ssize_t written =
+        write(input.get(), manifests.data() + at, manifests.size() - at);
+    if (written <= 0)
+      return absl::UnavailableError(
+          "the manifests cannot be handed to kubectl");
+    at += static_cast<size_t>(written);
+  }
+  lseek(input.get(), 0, SEEK_SET);
+  SL_ASSIGN_OR_RETURN(
+      ChildProcess child,
+      ChildProcess::Start({.command = {*path, "apply", "-f", "-"},
+                           .log_path = {},
+                           .standard_input = input.get(),
+                           .standard_output = errors.get()}));
+  if (child.Wait().ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      ShellLine({program, "apply", "-f", "-"}),
+      " has failed, as it says above; --print shows what it was given. A "
+      "cluster needs JobSet (jobset.sigs.k8s.io)"));
+}
+
+std::string WatchText(const config::Kubernetes& kubernetes,
+                      const std::string& name) {
+  std::vector<std::string> kubectl = {kubernetes.program()};
+  if (kubernetes.has_namespace_())
+    kubectl.insert(kubectl.end(), {"--namespace", kubernetes.namespace_()});
+  const auto line = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), kubectl.begin(), kubectl.end());
+    return ShellLine(words);
+  };
+  const std::string pods =
+      absl::StrCat("jobset.sigs.k8s.io/jobset-name=", name);
+  return absl::StrCat(
+      "it is not followed from here:\n  ",
+      line({"get", "jobset,pods", "--selector", pods}), "\n  ",
+      line({"logs", "--follow", "--prefix", "--selector",
+            absl::StrCat(
+                pods, ",jobset.sigs.k8s.io/replicatedjob-name=", "servers")}),
+      "\n  ", line({"delete", "jobset", name}), "   # ends it");
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunOnKubernetes(RunOptions options,
+                                    const config::ClusterConfig& given,
+                                    Display* display) {
+  const auto refuse = [&](absl::string_view why) {
+    display->Print(absl::StrCat("slackline run: ", why));
+    return kExitUsage;
+  };
+  if (const std::string why = WhatDoesNotFit(options); !why.empty())
+    return refuse(why);
+  const std::string name =
+      given.launch().kubernetes().has_name()
+          ? given.launch().kubernetes().name()
+          : JobSetName(
+                RunName(given.job(), ModeText(given), TimeSource().WallNow()));
+  // A name that is refused is shown as it was given.
+  for (std::string& field : KubernetesFields(given, JobSetName(name)))
+    options.overrides.sets.push_back(std::move(field));
+  const absl::StatusOr<config::ClusterConfig> config =
+      LoadJobConfig(options.config_path, options.overrides);
+  if (!config.ok()) return refuse(config.status().message());
+  SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(*config));
+  const absl::StatusOr<std::string> manifests =
+      KubernetesManifests({.config = *config, .name = name});
+  if (!manifests.ok()) return refuse(manifests.status().message());
+  const config::Kubernetes& kubernetes = config->launch().kubernetes();
+  display->Print(absl::StrCat(JobText(*config), ": JobSet ", name));
+  if (!kubernetes.has_claim()) {
+    display->Print(
+        "warning: launch.kubernetes.claim is not given, so the model, the logs "
+        "and the records are gone with the pods");
+  }
+  if (options.dry_run || options.print_script) {
+    std::fwrite(manifests->data(), 1, manifests->size(), stdout);
+    display->Print(absl::StrCat("nothing is started: ",
+                                options.dry_run ? "--dry-run" : "--print"));
+    return kExitDone;
+  }
+  SL_RETURN_IF_ERROR(Apply(kubernetes.program(), *manifests));
+  display->Print(WatchText(kubernetes, name));
+  std::printf("%s\n", name.c_str());
+  return kExitDone;
+}
+
+}  // namespace slackline
