@@ -53,6 +53,7 @@ class Cluster {
   doctor::HostNeed& need(int number) {
     return *facts_.mutable_job()->mutable_host(number - 1);
   }
+  doctor::Job& job() { return *facts_.mutable_job(); }
   doctor::Host& host(int number) { return *facts_.mutable_host(number - 1); }
   doctor::HostFacts& at(int number) { return *host(number).mutable_facts(); }
   // What host `from` knows of the name of `to`.
@@ -191,6 +192,16 @@ std::vector<Case> Cases() {
        "error: n2: version: slackline is 0.0.9 (slackline here is 0.1.0); "
        "rsync -a /b/ n2:/c/, or name the folder of the same version there by "
        "--set launch.bin_dir=DIR"},
+      {"VersionBehindAnotherPort",
+       [](Cluster& c) {
+         c.job().set_ssh("ssh -p 2222");
+         c.job().set_ssh_user("ann@");
+         c.job().set_bin_here("/my bin");
+         c.at(2).set_version("slackline 0.0.9 (a)");
+       },
+       "error: n2: version: slackline is 0.0.9 (slackline here is 0.1.0); "
+       "rsync -a -e 'ssh -p 2222' '/my bin/' ann@n2:/c/, or name the folder of "
+       "the same version there by --set launch.bin_dir=DIR"},
       {"Build", [](Cluster& c) { c.at(2).set_version("slackline 0.1.0 (a)"); },
        "warning: n2: version: slackline is of another build, (a) (slackline "
        "here is of (abc)); rsync -a /b/ n2:/c/, or name the folder of the same "

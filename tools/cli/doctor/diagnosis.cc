@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/shell_line.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "tools/cli/doctor/findings.h"
@@ -88,6 +90,19 @@ bool IsDoctorSize(const google::protobuf::Message& message) {
     }
   }
   return true;
+}
+
+// The command that copies a folder to the host.
+std::string CopyLine(const doctor::Job& job,
+                     const std::vector<std::string>& flags,
+                     const std::string& from, const std::string& host,
+                     const std::string& to) {
+  std::vector<std::string> words = {"rsync", "-a"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  if (!job.ssh().empty()) words.insert(words.end(), {"-e", job.ssh()});
+  words.push_back(absl::StrCat(from, "/"));
+  words.push_back(absl::StrCat(job.ssh_user(), host, ":", to, "/"));
+  return ShellLine(words);
 }
 
 class Diagnosis {
@@ -177,9 +192,9 @@ class Diagnosis {
         job.engine() == kHere
             ? "build all of Slackline anew, or name the right folder by "
               "--bin-dir"
-            : absl::StrCat("rsync -a ", job.bin_here(), "/ ", host.name(), ":",
-                           job.bin_there(),
-                           "/, or name the folder of the same version there by "
+            : absl::StrCat(CopyLine(job, {}, job.bin_here(), host.name(),
+                                    job.bin_there()),
+                           ", or name the folder of the same version there by "
                            "--set launch.bin_dir=DIR");
     compare("slackline", there.version(), fix);
     for (const doctor::Program& program : there.program()) {
@@ -570,10 +585,10 @@ class Diagnosis {
             ? "slackline data says what is there; name its folder by --data-dir"
             : absl::StrCat(
                   from_here ? "" : absl::StrCat("on ", owner, ": "),
-                  "rsync -a --checksum ",
-                  from_here ? job.data_here() : job.data_there(), "/ ",
-                  host.name(), ":", job.data_there(),
-                  "/, or name its folder there by --set launch.data_dir=DIR");
+                  CopyLine(job, {"--checksum"},
+                           from_here ? job.data_here() : job.data_there(),
+                           host.name(), job.data_there()),
+                  ", or name its folder there by --set launch.data_dir=DIR");
     for (const doctor::DataFile& file : host.facts().data_file()) {
       if (!file.error().empty()) {
         findings_.Add(doctor::ERROR, host.name(), "data", file.error(),

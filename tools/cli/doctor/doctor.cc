@@ -165,6 +165,17 @@ class JobExaminer {
     job->set_version(VersionText("slackline"));
     job->set_data_here(data_here_);
     job->set_data_there(paths_.data_dir);
+    if (config_.launch().has_ssh()) {
+      const config::Ssh& ssh = config_.launch().ssh();
+      std::vector<std::string> words = {ssh.program()};
+      if (ssh.has_port())
+        words.insert(words.end(), {"-p", absl::StrCat(ssh.port())});
+      if (ssh.has_identity_file())
+        words.insert(words.end(), {"-i", ssh.identity_file()});
+      if (words.size() > 1 || ssh.program() != "ssh")
+        job->set_ssh(ShellLine(words));
+      if (ssh.has_user()) job->set_ssh_user(absl::StrCat(ssh.user(), "@"));
+    }
     job->set_bin_here(AbsolutePath(options_.bin_dir));
     job->set_bin_there(paths_.bin_dir);
     if (!fetches) return absl::OkStatus();

@@ -102,8 +102,6 @@ std::vector<std::string> BatchCommand(const std::string& program,
   return words;
 }
 
-}  // namespace
-
 void AddPlacementFlags(CLI::App* command, RunOptions* run) {
   command->add_option(
       "--on", run->overrides.engine,
@@ -134,6 +132,78 @@ void AddPlacementFlags(CLI::App* command, RunOptions* run) {
   }
 }
 
+}  // namespace
+
+void AddRunFlags(CLI::App* command, RunOptions* run) {
+  command->add_option(
+      "--mode", run->overrides.mode,
+      absl::StrCat(kModeHelp, "; replaces the config's mode or phases"));
+  command->add_option("--delays", run->overrides.delays, kDelaysHelp);
+  command
+      ->add_option("--set", run->overrides.sets,
+                   "PATH=VALUE changes one field of the config, for example "
+                   "worker[0].count=2; may be repeated")
+      ->allow_extra_args(false);
+  AddTrainFlags(command, &run->overrides.sets);
+  AddPlacementFlags(command, run);
+  command->add_option(
+      "--data-dir", run->data_dir,
+      "Folder below which the data are; default: ~/.cache/slackline/data, into "
+      "which MNIST is downloaded (without a network: a generated stand-in)");
+  command->add_option(
+      "--out", run->out_dir,
+      "New or empty folder for config, logs, metrics, model and summary; "
+      "default: runs/JOB-MODE-TIME. If it has a run of this command already, "
+      "that goes on from its last checkpoint, or has finished: so the same "
+      "command is always the right one. With --resume also the folder of the "
+      "run that wrote the checkpoint, whose records are then continued");
+  command->add_flag(
+      "--new-run", run->new_run,
+      "Begins anew in a folder of --out that has a run: what that has left is "
+      "moved into OUT/replaced-N, but for its logs");
+  CLI::Option* const resume = command->add_option(
+      "--resume", run->resume,
+      "Goes on from a checkpoint: its folder, or the newest whole one of a "
+      "run's "
+      "folder or of a folder of checkpoints. CONFIG may have other numbers of "
+      "servers, threads and workers, another mode and another length "
+      "(docs/checkpoints.md)");
+  command
+      ->add_flag("--best", run->best,
+                 "Goes on from the best checkpoint there, not the newest: of a "
+                 "job with checkpoint { best_by: ... }")
+      ->needs(resume);
+  command
+      ->add_option("--restart-workers", run->restart_workers,
+                   "How often each worker that dies is started again; "
+                   "default: 0")
+      ->check(CLI::Range(0, 1000));
+  command
+      ->add_option("--restart-servers", run->restart_servers,
+                   "How often each server that dies while the job runs is "
+                   "started again, the one with the coordinator included; "
+                   "default: 3 if the config has replicas, else 0 "
+                   "(docs/replicas.md, docs/coordinator.md)")
+      ->check(CLI::Range(0, 1000));
+  command->add_flag_callback(
+      "--no-memory-check", [run] { run->check_memory = false; },
+      "Starts the job also if it seems to need more memory "
+      "than this machine has free");
+  command->add_flag(
+      "--dry-run", run->dry_run,
+      "Checks config, programs, memory, a checkpoint to go on from, and data "
+      "if --data-dir names them; prints the whole config, with all that was "
+      "left out filled in; starts and writes nothing");
+  command->add_flag_callback(
+      "--no-progress", [run] { run->progress = false; },
+      "Only say when something is wrong");
+  command->add_option(
+      "--bin-dir", run->bin_dir,
+      "Folder of slackline_server and slackline_worker; default: that of "
+      "slackline itself");
+  AddSlurmFlags(command, run);
+}
+
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
   const auto asked = std::make_shared<RunOptions>();
@@ -162,73 +232,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command
       ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
       ->required();
-  run_command->add_option(
-      "--mode", run.overrides.mode,
-      absl::StrCat(kModeHelp, "; replaces the config's mode or phases"));
-  run_command->add_option("--delays", run.overrides.delays, kDelaysHelp);
-  run_command
-      ->add_option("--set", run.overrides.sets,
-                   "PATH=VALUE changes one field of the config, for example "
-                   "worker[0].count=2; may be repeated")
-      ->allow_extra_args(false);
-  AddTrainFlags(run_command, &run.overrides.sets);
-  AddPlacementFlags(run_command, &run);
-  run_command->add_option(
-      "--data-dir", run.data_dir,
-      "Folder below which the data are; default: ~/.cache/slackline/data, into "
-      "which MNIST is downloaded (without a network: a generated stand-in)");
-  run_command->add_option(
-      "--out", run.out_dir,
-      "New or empty folder for config, logs, metrics, model and summary; "
-      "default: runs/JOB-MODE-TIME. If it has a run of this command already, "
-      "that goes on from its last checkpoint, or has finished: so the same "
-      "command is always the right one. With --resume also the folder of the "
-      "run that wrote the checkpoint, whose records are then continued");
-  run_command->add_flag(
-      "--new-run", run.new_run,
-      "Begins anew in a folder of --out that has a run: what that has left is "
-      "moved into OUT/replaced-N, but for its logs");
-  CLI::Option* const resume = run_command->add_option(
-      "--resume", run.resume,
-      "Goes on from a checkpoint: its folder, or the newest whole one of a "
-      "run's "
-      "folder or of a folder of checkpoints. CONFIG may have other numbers of "
-      "servers, threads and workers, another mode and another length "
-      "(docs/checkpoints.md)");
-  run_command
-      ->add_flag("--best", run.best,
-                 "Goes on from the best checkpoint there, not the newest: of a "
-                 "job with checkpoint { best_by: ... }")
-      ->needs(resume);
-  run_command
-      ->add_option("--restart-workers", run.restart_workers,
-                   "How often each worker that dies is started again; "
-                   "default: 0")
-      ->check(CLI::Range(0, 1000));
-  run_command
-      ->add_option("--restart-servers", run.restart_servers,
-                   "How often each server that dies while the job runs is "
-                   "started again, the one with the coordinator included; "
-                   "default: 3 if the config has replicas, else 0 "
-                   "(docs/replicas.md, docs/coordinator.md)")
-      ->check(CLI::Range(0, 1000));
-  run_command->add_flag_callback(
-      "--no-memory-check", [asked] { asked->check_memory = false; },
-      "Starts the job also if it seems to need more memory "
-      "than this machine has free");
-  run_command->add_flag(
-      "--dry-run", run.dry_run,
-      "Checks config, programs, memory, a checkpoint to go on from, and data "
-      "if --data-dir names them; prints the whole config, with all that was "
-      "left out filled in; starts and writes nothing");
-  run_command->add_flag_callback(
-      "--no-progress", [asked] { asked->progress = false; },
-      "Only say when something is wrong");
-  run_command->add_option(
-      "--bin-dir", run.bin_dir,
-      "Folder of slackline_server and slackline_worker; default: that of "
-      "slackline itself");
-  AddSlurmFlags(run_command, &run);
+  AddRunFlags(run_command, &run);
   run_command->footer(
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"

@@ -8,8 +8,8 @@
 
 namespace slackline {
 
-// --on, --hosts and --hostfile. `*run` must outlive the parsing.
-void AddPlacementFlags(CLI::App* command, RunOptions* run);
+// All flags of `slackline run`. `*run` must outlive the parsing.
+void AddRunFlags(CLI::App* command, RunOptions* run);
 
 // When one of the subcommands has run,
 // its exit code is in `*exit_code`.
