@@ -38,6 +38,7 @@ ACTOR_START_SECONDS = 60
 NODE_RETURN_SECONDS = 300
 # A host is tried again and again; so long may one try wait for Ray.
 ONE_TRY_SECONDS = 10
+SLICE_SECONDS = 0.5
 SAY_FIRST_SECONDS = 5
 SAY_AGAIN_SECONDS = 60
 NO_AGENT = 255
@@ -153,6 +154,7 @@ class Bridge:
         self.name = name
         self.say = say
         self.request = request
+        self.closed = threading.Event()  # Nobody waits for an answer any more.
         self.lock = threading.Lock()
         self.actors = []  # One for each bundle.
         self.addresses = []  # Of the nodes that the job has.
@@ -278,12 +280,14 @@ class Bridge:
         )
         began = said = time.monotonic()
         waited = False
-        while not self.group.wait(timeout_seconds=1):
+        while not self.group.wait(timeout_seconds=SLICE_SECONDS):
+            if self.closed.is_set():
+                fail("nobody waits for nodes any more")
             reason = self.too_small()
             if reason and not grows:
                 fail(reason)
             now = time.monotonic()
-            if waited and now - said < SAY_AGAIN_SECONDS:
+            if now - said < (SAY_AGAIN_SECONDS if waited else 1):
                 continue
             free = self.ray.available_resources()
             kinds = [name for name in bundles[0] if not name.startswith("node:")]
@@ -322,7 +326,9 @@ class Bridge:
         instead = f" in place of {', '.join(lost)}" if lost else ""
         began = said = time.monotonic()
         while asked:
-            ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=1)
+            ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=SLICE_SECONDS)
+            if self.closed.is_set():
+                fail("nobody waits for nodes any more")
             for answer in ready:
                 index = asked.pop(answer)
                 try:
@@ -518,6 +524,7 @@ def serve(name):
     def read_requests():
         for line in sys.stdin:
             requests.put(json.loads(line))
+        bridge.closed.set()
         requests.put(None)
         if not connected.is_set():
             os._exit(1)  # Ray may wait for minutes.
