@@ -232,7 +232,8 @@ class ManifestTest(Folder):
             (job(ONE + " checkpoint { every_epochs: 1 }"), [], "launch.kubernetes.claim: is missing"),
             (job(ONE), ["--hosts", "n1:2"], "--hosts"),
             (job(ONE), ["--out", "x"], "launch.kubernetes.name"),
-            (job(ONE), ["--nodes", "2"], "flags of Slurm"),
+            (job(ONE), ["--nodes", "2"], "--nodes, flags of Slurm"),
+            (job(ONE), ["--detach"], "flags of Slurm"),
             (job(ONE.replace("count: 2", "device: CUDA gpu: 3")), [], "worker[0].gpu"),
         ):
             with self.subTest(expected):

@@ -32,8 +32,9 @@ std::string WhatDoesNotFit(const RunOptions& options) {
            "out";
   }
   if (!options.slurm_sets.empty() || !options.slurm_options.empty() ||
-      options.detach) {
-    return "flags of Slurm: this job is for Kubernetes; leave them out, or say "
+      !options.nodes.empty() || options.detach) {
+    return "--nodes, flags of Slurm: this job is for Kubernetes; leave them "
+           "out, or say "
            "--on slurm";
   }
   if (options.restart_workers > 0 || options.restart_servers.has_value()) {
