@@ -11,9 +11,11 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import faults
@@ -207,19 +209,24 @@ def main():
     parser.add_argument("--every", type=float, default=3, metavar="SECONDS",
                         help="between two of the things that befall it; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn; default: %(default)s")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder that is new")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="a folder that is new; default: a temporary one, which is removed if "
+                             "the job ends well")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=here / "build/release/bin",
                         help="default: %(default)s")
     args = parser.parse_args()
     if args.steps < 1000:
         parser.error(f"--steps: {args.steps} is too few to say anything; 1000 or more")
-    if args.out.exists():
+    if args.out and args.out.exists():
         parser.error(f"--out: {args.out} is there already; name a folder that is new")
-    args.out = args.out.resolve()
+    temporary = None if args.out else pathlib.Path(tempfile.mkdtemp(prefix="slackline-soak-"))
+    args.out = (args.out or temporary / "soak").resolve()
     soak = Soak(args)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = soak.run()
     except KeyboardInterrupt:
+        print(f"soak.sh: stopped; what there is: {args.out}", file=sys.stderr)
         return 130
     if not soak.samples:
         print(f"soak.sh: the job did not run: see {args.out}/run.log", file=sys.stderr)
@@ -230,7 +237,10 @@ def main():
     if code != 0:
         print(f"soak.sh: slackline run ended with exit code {code}: see {args.out}/run.log",
               file=sys.stderr)
-    return 0 if code == 0 else 1
+        return 1
+    if temporary:
+        shutil.rmtree(temporary)
+    return 0
 
 
 if __name__ == "__main__":
