@@ -21,7 +21,7 @@
 namespace slackline {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kContainer[] = "slackline";
 constexpr char kConfigFolder[] = "/etc/slackline";
@@ -124,15 +124,15 @@ MemberLaunch LaunchOfGroup(const KubernetesParts& parts, const Group& group) {
   return member;
 }
 
-Json Probe(const std::string& path, int period_seconds, int failures) {
+OrderedJson Probe(const std::string& path, int period_seconds, int failures) {
   return {{"httpGet", {{"path", path}, {"port", "health"}}},
           {"periodSeconds", period_seconds},
           {"timeoutSeconds", 5},
           {"failureThreshold", failures}};
 }
 
-Json Environment(const KubernetesParts& parts, const MemberLaunch& member) {
-  Json list = Json::array();
+OrderedJson Environment(const KubernetesParts& parts, const MemberLaunch& member) {
+  OrderedJson list = OrderedJson::array();
   for (const auto& [name, value] : member.environment)
     list.push_back({{"name", name}, {"value", value}});
   for (const std::string& variable : parts.config.launch().environment()) {
@@ -141,39 +141,39 @@ Json Environment(const KubernetesParts& parts, const MemberLaunch& member) {
     list.push_back({{"name", halves.first}, {"value", halves.second}});
   }
   // "$(NAME)" would be another variable.
-  for (Json& each : list) {
+  for (OrderedJson& each : list) {
     each["value"] =
         absl::StrReplaceAll(each["value"].get<std::string>(), {{"$(", "$$("}});
   }
   return list;
 }
 
-Json Resources(const Group& group) {
-  Json requests = {{"cpu", absl::StrCat(group.cpus)}};
-  Json limits = Json::object();
+OrderedJson Resources(const Group& group) {
+  OrderedJson requests = {{"cpu", absl::StrCat(group.cpus)}};
+  OrderedJson limits = OrderedJson::object();
   if (group.memory_mb > 0) {
     const std::string memory = absl::StrCat(group.memory_mb, "Mi");
     requests["memory"] = memory;
     limits["memory"] = memory;
   }
   if (group.gpu) limits["nvidia.com/gpu"] = "1";
-  Json resources = {{"requests", requests}};
+  OrderedJson resources = {{"requests", requests}};
   if (!limits.empty()) resources["limits"] = limits;
   return resources;
 }
 
-Json Container(const KubernetesParts& parts, const Group& group) {
+OrderedJson Container(const KubernetesParts& parts, const Group& group) {
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
   const MemberLaunch member = LaunchOfGroup(parts, group);
-  Json command = Json::array();
+  OrderedJson command = OrderedJson::array();
   for (const std::string& word : member.command)
     command.push_back(absl::StrReplaceAll(word, {{"$(", "$$("}}));
-  Json container = {{"name", kContainer},
+  OrderedJson container = {{"name", kContainer},
                     {"image", kubernetes.image()},
                     {"command", command}};
-  if (const Json environment = Environment(parts, member); !environment.empty())
+  if (const OrderedJson environment = Environment(parts, member); !environment.empty())
     container["env"] = environment;
-  container["ports"] = Json::array(
+  container["ports"] = OrderedJson::array(
       {{{"name", "health"}, {"containerPort", parts.config.health().port()}}});
   container["resources"] = Resources(group);
   // An image may take its time to begin; after that a process that stands still
@@ -181,7 +181,7 @@ Json Container(const KubernetesParts& parts, const Group& group) {
   container["startupProbe"] = Probe("/healthz", 5, 120);
   container["livenessProbe"] = Probe("/healthz", 20, 3);
   container["readinessProbe"] = Probe("/readyz", 5, 1);
-  Json mounts = {
+  OrderedJson mounts = {
       {{"name", "config"},
        {"mountPath", absl::StrCat(kConfigFolder, "/", kConfigFile)},
        {"subPath", kConfigFile},
@@ -200,13 +200,13 @@ Json Container(const KubernetesParts& parts, const Group& group) {
   container["volumeMounts"] = mounts;
   container["securityContext"] = {
       {"allowPrivilegeEscalation", false},
-      {"capabilities", {{"drop", Json::array({"ALL"})}}}};
+      {"capabilities", {{"drop", OrderedJson::array({"ALL"})}}}};
   return container;
 }
 
-Json Volumes(const KubernetesParts& parts, const Group& group) {
+OrderedJson Volumes(const KubernetesParts& parts, const Group& group) {
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
-  Json volumes = {
+  OrderedJson volumes = {
       {{"name", "config"},
        {"configMap", {{"name", absl::StrCat(parts.name, "-config")}}}},
       {{"name", "keys"},
@@ -216,11 +216,11 @@ Json Volumes(const KubernetesParts& parts, const Group& group) {
                             : absl::StrCat(parts.name, "-keys")},
          {"optional", true},
          {"defaultMode", 0440}}}}};
-  Json runs = {{"name", "runs"}};
+  OrderedJson runs = {{"name", "runs"}};
   if (kubernetes.has_claim()) {
     runs["persistentVolumeClaim"] = {{"claimName", kubernetes.claim()}};
   } else {
-    runs["emptyDir"] = Json::object();
+    runs["emptyDir"] = OrderedJson::object();
   }
   volumes.push_back(runs);
   if (kubernetes.has_data_claim()) {
@@ -238,39 +238,39 @@ Json Volumes(const KubernetesParts& parts, const Group& group) {
 }
 
 // By the table above.
-Json PodFailurePolicy(const config::ClusterConfig& config) {
+OrderedJson PodFailurePolicy(const config::ClusterConfig& config) {
   const bool restores =
       config.checkpoint().on_server_loss() == config::Checkpoint::RESTORE;
-  const auto on_exit = [](const char* action, const Json& values) {
-    return Json{{"action", action},
+  const auto on_exit = [](const char* action, const OrderedJson& values) {
+    return OrderedJson{{"action", action},
                 {"onExitCodes",
                  {{"containerName", kContainer},
                   {"operator", "In"},
                   {"values", values}}}};
   };
-  const Json taken_away = {
+  const OrderedJson taken_away = {
       {"action", "Ignore"},
       {"onPodConditions",
-       Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
-  const Json failed =
-      on_exit("FailJob", restores ? Json::array({2}) : Json::array({1, 2}));
+       OrderedJson::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
+  const OrderedJson failed =
+      on_exit("FailJob", restores ? OrderedJson::array({2}) : OrderedJson::array({1, 2}));
   return {
-      {"rules", Json::array({on_exit("Ignore", Json::array({kExitSuspended})),
+      {"rules", OrderedJson::array({on_exit("Ignore", OrderedJson::array({kExitSuspended})),
                              taken_away, failed})}};
 }
 
-Json Labels(const KubernetesParts& parts) {
+OrderedJson Labels(const KubernetesParts& parts) {
   return {{"app.kubernetes.io/name", "slackline"},
           {"app.kubernetes.io/instance", parts.name}};
 }
 
-Json ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
+OrderedJson ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
   const int grace = kubernetes.has_grace_seconds() ? kubernetes.grace_seconds()
                     : parts.config.has_checkpoint()
                         ? kGraceSecondsWithCheckpoint
                         : kGraceSeconds;
-  const Json pod = {{"restartPolicy", "Never"},
+  const OrderedJson pod = {{"restartPolicy", "Never"},
                     {"terminationGracePeriodSeconds", grace},
                     {"enableServiceLinks", false},
                     {"automountServiceAccountToken", false},
@@ -280,7 +280,7 @@ Json ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
                       {"runAsGroup", kUser},
                       {"fsGroup", kUser},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}},
-                    {"containers", Json::array({Container(parts, group)})},
+                    {"containers", OrderedJson::array({Container(parts, group)})},
                     {"volumes", Volumes(parts, group)}};
   return {{"name", group.job},
           {"replicas", 1},
@@ -295,8 +295,8 @@ Json ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
                {{"metadata", {{"labels", Labels(parts)}}}, {"spec", pod}}}}}}}};
 }
 
-Json Metadata(const KubernetesParts& parts, const std::string& name) {
-  Json metadata = {{"name", name}};
+OrderedJson Metadata(const KubernetesParts& parts, const std::string& name) {
+  OrderedJson metadata = {{"name", name}};
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
   if (kubernetes.has_namespace_())
     metadata["namespace"] = kubernetes.namespace_();
@@ -390,15 +390,15 @@ absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts) {
   }
   config::ClusterConfig of_pods = parts.config;
   of_pods.clear_launch();
-  const Json config_map = {
+  const OrderedJson config_map = {
       {"apiVersion", "v1"},
       {"kind", "ConfigMap"},
       {"metadata", Metadata(parts, absl::StrCat(parts.name, "-config"))},
       {"data", {{kConfigFile, ToText(of_pods)}}}};
-  Json jobs = Json::array();
+  OrderedJson jobs = OrderedJson::array();
   for (const Group& group : GroupsOf(parts.config))
     jobs.push_back(ReplicatedJobOf(parts, group));
-  const Json job_set = {
+  const OrderedJson job_set = {
       {"apiVersion", "jobset.x-k8s.io/v1alpha2"},
       {"kind", "JobSet"},
       {"metadata", Metadata(parts, parts.name)},
