@@ -51,7 +51,7 @@ bool ServerCore::MayHostCoordinator(absl::Time now) const {
   // It answers each heartbeat.
   if (member_.Silence(now) <= member_.lease() / 2) return false;
   // While the job forms there is no view.
-  return !Ended(view()) && !Draining();
+  return !Ended(view()) && !Draining() && !retires_.has_value();
 }
 
 bool ServerCore::AllHaveSeenTheLastView() const {
@@ -115,13 +115,12 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
   }
   if (Ended(view())) return;  // Whatever else happens: that is the end.
   for (const MemberCore::CallResult& answer : member->answers) {
-    if (drain_call_.has_value() && answer.call_id == drain_call_->id) {
-      const std::string reason = std::move(drain_call_->reason);
+    if (answer.call_id == drain_call_) {
       drain_call_.reset();
       if (answer.reply.code() == wire::OK || exit_.has_value()) continue;
       effects->log.push_back(absl::StrCat("its shards cannot go elsewhere: ",
                                           answer.reply.error()));
-      AskForSuspension(reason, now, effects);
+      AskForSuspension(now, effects);
       continue;
     }
     if (answer.call_id != leave_call_) continue;
@@ -228,11 +227,12 @@ void ServerCore::OnFailure(const absl::Status& failure, absl::Time now,
 
 void ServerCore::Retire(const std::string& reason, absl::Time now,
                         Effects* effects) {
-  if (ended_ || Ended(view()) || exit_.has_value() || drain_call_.has_value())
+  if (ended_ || Ended(view()) || exit_.has_value() || retires_.has_value())
     return;
   if (!member_.HearsCoordinator(now)) return Interrupt(reason, now, effects);
+  retires_ = reason;
   if (hosts_coordinator_ || view() == nullptr)
-    return AskForSuspension(reason, now, effects);
+    return AskForSuspension(now, effects);
   effects->log.push_back(absl::StrCat(
       reason,
       ": other servers are to take its shards, then it leaves the job; a "
@@ -240,17 +240,16 @@ void ServerCore::Retire(const std::string& reason, absl::Time now,
   wire::Call call;
   call.mutable_drain()->set_server(self());
   MemberCore::Effects member;
-  drain_call_ = {.id = member_.Call(std::move(call), Payload(), now, &member),
-                 .reason = reason};
+  drain_call_ = member_.Call(std::move(call), Payload(), now, &member);
   std::move(member.sends.begin(), member.sends.end(),
             std::back_inserter(effects->sends));
 }
 
-void ServerCore::AskForSuspension(const std::string& reason, absl::Time now,
-                                  Effects* effects) {
-  effects->log.push_back(SuspendingText(reason));
+void ServerCore::AskForSuspension(absl::Time now, Effects* effects) {
+  asked_for_suspension_ = true;
+  effects->log.push_back(SuspendingText(*retires_));
   MemberCore::Effects member;
-  member_.Call(SuspendCall(reason), Payload(), now, &member);
+  member_.Call(SuspendCall(*retires_), Payload(), now, &member);
   std::move(member.sends.begin(), member.sends.end(),
             std::back_inserter(effects->sends));
 }
@@ -341,6 +340,11 @@ void ServerCore::OnTick(absl::Time now, Effects* effects) {
   if (ended_) return;
   if (exit_.has_value() && now >= exit_->deadline)
     return EndWith(End::Kind::kGaveUp, exit_->status, effects);
+  // It was not to, but nobody else was there.
+  if (retires_.has_value() && hosts_coordinator_ && !asked_for_suspension_ &&
+      !exit_.has_value()) {
+    AskForSuspension(now, effects);
+  }
   if (now < next_stats_) return;
   effects->ask_stats = true;
   next_stats_ = now + options_.stats_interval;

@@ -137,8 +137,8 @@ class ServerCore {
   bool AllHaveSeenTheLastView() const;
   void Follow(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Leave(Exit exit, absl::Time now, Effects* effects);
-  void AskForSuspension(const std::string& reason, absl::Time now,
-                        Effects* effects);
+  // Since it cannot be drained.
+  void AskForSuspension(absl::Time now, Effects* effects);
   // Asks the coordinator to let it go, or to stop the job, if it is time.
   void LeaveIfDue(absl::Time now, Effects* effects);
   // Makes one of the statistics of all threads, for the next heartbeat, if a
@@ -159,14 +159,11 @@ class ServerCore {
       absl::InfiniteFuture();  // Once the job has ended.
   std::optional<Exit> exit_;
   std::optional<uint64_t> leave_call_;
-  bool leaves_with_failure_ = false;  // What leave_call_ says.
-  uint64_t refused_at_view_ = 0;      // The coordinator knew better than it.
-  // Retire() has asked to be drained, and why; not answered yet.
-  struct DrainCall {
-    uint64_t id = 0;
-    std::string reason;
-  };
-  std::optional<DrainCall> drain_call_;
+  bool leaves_with_failure_ = false;    // What leave_call_ says.
+  uint64_t refused_at_view_ = 0;        // The coordinator knew better than it.
+  std::optional<std::string> retires_;  // Of Retire(): why.
+  std::optional<uint64_t> drain_call_;  // Not answered yet.
+  bool asked_for_suspension_ = false;
   bool asked_to_stop_ = false;
   bool ended_ = false;
 };

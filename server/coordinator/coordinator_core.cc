@@ -1193,6 +1193,7 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
       "goes on with the job where the coordinator before it was: view ",
       view().number(), ", ", members_.servers().size(), " servers, ",
       members_.workers().size(), " workers"));
+  placement_.KeepHost(effects);
   // Its process only reports that.
   if (editor_.ended()) members_.AwaitNoHost();
   // What workers have told each other to connect is lost.

@@ -201,19 +201,26 @@ bool Copies::Settle(int32_t shard) {
   const int32_t owner = editor_->view().owner_server(shard);
   std::vector<int32_t> holders = {owner};
   std::vector<int32_t> leaving, useless;
-  int staying = 0, in_sync = 0;
+  std::vector<int32_t> synced, behind;  // Of those that stay.
   for (const wire::Follower* const follower : editor_->FollowersOf(shard)) {
     const int32_t server = follower->server();
     holders.push_back(server);
     if (IsDraining(server)) {
       (follower->in_sync() ? leaving : useless).push_back(server);
     } else {
-      ++staying;
-      in_sync += follower->in_sync();
+      (follower->in_sync() ? synced : behind).push_back(server);
     }
   }
   for (const int32_t server : useless) Drop(shard, server);
-  while (staying < options_.replicas) {
+  // A server that was to leave and stays has one more than is wanted.
+  const auto wanted = static_cast<size_t>(options_.replicas);
+  while (synced.size() + behind.size() > wanted) {
+    std::vector<int32_t>& surplus = behind.empty() ? synced : behind;
+    Drop(shard, surplus.back());
+    surplus.pop_back();
+  }
+  size_t staying = synced.size() + behind.size();
+  while (staying < wanted) {
     bool any = false;
     const std::optional<Owner> place = PlaceFor(
         holders, [&](int32_t server) { return HasRoom(server); },
@@ -231,7 +238,7 @@ bool Copies::Settle(int32_t shard) {
     AddLoad(*place, bytes_[static_cast<size_t>(shard)]);
     ++staying;
   }
-  if (in_sync < staying) return false;
+  if (synced.size() < staying) return false;
   for (const int32_t server : leaving) Drop(shard, server);
   return true;
 }

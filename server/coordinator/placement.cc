@@ -33,6 +33,16 @@ void Placement::Start(const std::vector<wire::Table>& tables,
   PutOffPlan(now);
 }
 
+void Placement::KeepHost(CoordinatorEffects* effects) {
+  Member* const host = members_->FindServer(host_server_);
+  if (host == nullptr || !host->draining || editor_->ended()) return;
+  host->draining = false;
+  editor_->PutServer(ServerOf(*host));
+  effects->log.push_back(absl::StrCat(
+      Describe(*host),
+      " was to be drained, and hosts the coordinator now: it stays"));
+}
+
 void Placement::PutOffPlan(absl::Time now) {
   next_plan_ = now + absl::Milliseconds(options_.config.interval_ms());
 }
@@ -196,11 +206,11 @@ void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
 }
 
 bool Placement::AServerHasNothing() const {
-  return std::any_of(
-      members_->servers().begin(), members_->servers().end(),
-      [&](const auto& entry) {
-        return !entry.second->draining && !editor_->OwnsShards(entry.first);
-      });
+  return std::any_of(members_->servers().begin(), members_->servers().end(),
+                     [&](const auto& entry) {
+                       return !entry.second->draining &&
+                              !editor_->OwnsShards(entry.first);
+                     });
 }
 
 Placement::Arrivals Placement::OnServerStats(const Member& server,

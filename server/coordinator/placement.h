@@ -33,6 +33,9 @@ class Placement {
   void Start(const std::vector<wire::Table>& tables, int64_t shard_elements,
              absl::Time now);
 
+  // Of a coordinator that goes on with a job: a server that was to be drained
+  // when it took over stays, as the coordinator does.
+  void KeepHost(CoordinatorEffects* effects);
   // Rebalance, move_shards or drain: the answer is the plan. Its moves follow.
   absl::StatusOr<run::Plan> OnCall(const wire::Call& call, absl::Time now,
                                    CoordinatorEffects* effects);
@@ -54,8 +57,8 @@ class Placement {
   void OnGone(const Member& server, absl::Time now,
               CoordinatorEffects* effects);
   // A server has joined the running job in place of one that is gone: what the
-  // others had to take over is balanced once, if shards may move at all, as soon
-  // as there is a load to go by, however little.
+  // others had to take over is balanced once, if shards may move at all, as
+  // soon as there is a load to go by, however little.
   void OnReplaced() { round_due_ = true; }
 
   // There may be room for a move that had to wait.

@@ -464,13 +464,15 @@ void SimCoordinator::LoseLead() {
   }));
 }
 
-void SimCoordinator::Recover(int host, bool has_joined) {
+void SimCoordinator::Recover(int host, bool has_joined, bool new_process) {
   context_->Log("another coordinator goes on with the job, in server ", host);
   away_ = false;
   const bool moves = std::exchange(host_, host) != host;
-  if (context_->scenario.address_moves) ++context_->server_0_address;
+  // A process that goes on is where it was.
+  const bool at_another = context_->scenario.address_moves && new_process;
+  if (at_another) ++context_->server_0_address;
   // Each machine has its own clock.
-  if (moves || context_->scenario.address_moves) {
+  if (moves || at_another) {
     heard_.clear();
     context_->misled.clear();
   }

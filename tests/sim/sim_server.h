@@ -40,8 +40,8 @@ class SimCoordinator {
   // connected to it does not hear that before its machine goes on.
   void LoseLead();
   // Another one goes on from what it has kept, in this server. It is away.
-  // `has_joined`: the server had before.
-  void Recover(int host, bool has_joined);
+  // `has_joined`: the server had before. `new_process`: it begins with it.
+  void Recover(int host, bool has_joined, bool new_process);
   bool away() const { return away_; }
   // Dies so in its next event of which it has something to keep.
   void CrashInEvent(CoordinatorFault::Moment moment,

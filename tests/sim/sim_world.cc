@@ -59,7 +59,7 @@ void SimWorld::StartServer(int index) {
                              coordinator_->core().state() == wire::RUNNING &&
                              context_.rng.Chance(0.5);
       if (coordinator_->away() && !seems_led) {
-        RecoverCoordinator(0, /*has_joined=*/false);
+        RecoverCoordinator(0, /*has_joined=*/false, /*new_process=*/true);
         // Then the process only reports how the job has ended.
         if (coordinator_->core().state() == wire::FINISHED ||
             coordinator_->core().state() == wire::FAILED) {
@@ -223,15 +223,16 @@ void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
   // In a job that is over it may be there without its server.
   const bool was_alone = host_has_crashed();
   context_.queue.After(away, [this, host, host_has_crashed, was_alone] {
-    context_.machines[HostNode()].Arrive(
-        [this, host, host_has_crashed, was_alone] {
-          const SimServer* const server = servers_[host].get();
-          // If its process has died since, too, the next one goes on with it.
-          if (coordinator_->away() && (was_alone || !host_has_crashed())) {
-            RecoverCoordinator(
-                host, !was_alone && server != nullptr && server->joined());
-          }
-        });
+    context_.machines[HostNode()].Arrive([this, host, host_has_crashed,
+                                          was_alone] {
+      const SimServer* const server = servers_[host].get();
+      // If its process has died since, too, the next one goes on with it.
+      if (coordinator_->away() && (was_alone || !host_has_crashed())) {
+        RecoverCoordinator(host,
+                           !was_alone && server != nullptr && server->joined(),
+                           /*new_process=*/false);
+      }
+    });
   });
 }
 
@@ -292,12 +293,12 @@ void SimWorld::TakeOver() {
   counts_.taken_over += moves;
   counts_.taken_over_still +=
       moves && context_.machines[HostNode()].stands_still();
-  RecoverCoordinator(host, servers_[host]->has_run());
+  RecoverCoordinator(host, servers_[host]->has_run(), /*new_process=*/false);
 }
 
-void SimWorld::RecoverCoordinator(int host, bool has_joined) {
+void SimWorld::RecoverCoordinator(int host, bool has_joined, bool new_process) {
   ++counts_.recovered;
-  coordinator_->Recover(host, has_joined);
+  coordinator_->Recover(host, has_joined, new_process);
   if (servers_[host] != nullptr) servers_[host]->SetHostsCoordinator(true);
   // From here on they get answers again.
   if (!healed_) return;

@@ -53,7 +53,7 @@ class SimWorld {
   void Inject(const CoordinatorFault& fault);
   // It comes back, perhaps with its server, after this time, or in another one.
   void CrashCoordinator(bool with_host, absl::Duration away);
-  void RecoverCoordinator(int host, bool has_joined);
+  void RecoverCoordinator(int host, bool has_joined, bool new_process);
   // Of a job whose coordinator any server takes over: when its lease in etcd
   // has run out, and somebody has seen it.
   void TakeOverLater();

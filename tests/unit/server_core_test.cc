@@ -303,6 +303,15 @@ TEST_F(ServerCoreTest, WhoHostsTheCoordinatorAsksForACheckpointAtOnce) {
   EXPECT_TRUE(CallIn(Retire()).stop().checkpoint());
 }
 
+TEST_F(ServerCoreTest, WhoHasTheCoordinatorAfterAllAsksForACheckpoint) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  Answer(Retire(), wire::OK);
+  core_->SetHostsCoordinator(true);
+  EXPECT_TRUE(CallIn(Tick()).stop().checkpoint());
+  EXPECT_TRUE(Tick().log.empty());  // Once.
+}
+
 TEST_F(ServerCoreTest, InterruptedMeanwhileItStopsTheJob) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
