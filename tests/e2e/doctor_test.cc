@@ -224,6 +224,8 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
              absl::StrCat("checkpoint { every_steps: 10 folder: \"",
                           Path("shared"), "\" }\n"),
              "csv { train: \"train.csv\" test: \"test.csv\" }");
+  // As the job reaches its hosts.
+  const std::string by_ssh = absl::StrCat(" -e ", Path("ssh"), " ");
   EXPECT_THAT(
       Problems(config, kFailed, absl::StrCat("--data-dir ", Path("data"))),
       ElementsAre(
@@ -242,7 +244,7 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
           AllOf(StartsWith(absl::StrCat(
                     "error: n2: version: ", Path("bin/slackline_server"),
                     " is 0.0.1 (slackline here is ")),
-                HasSubstr(absl::StrCat("; rsync -a ", SLACKLINE_BIN_DIR,
+                HasSubstr(absl::StrCat("; rsync -a", by_ssh, SLACKLINE_BIN_DIR,
                                        "/ n2:", Path("bin"), "/, or "))),
           "error: n2: names: n2 is 127.0.1.1 there, which only n2 itself "
           "reaches (others have to reach it); on n2: sudo sed -i "
@@ -254,8 +256,9 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
                        "), or another by --set checkpoint.folder=DIR"),
           AllOf(StartsWith("error: n2: data: train.csv has other bytes (hash "),
                 HasSubstr(" (this machine has "),
-                HasSubstr(absl::StrCat("; rsync -a --checksum ", Path("data"),
-                                       "/ n2:", Path("data"), "/, or ")))));
+                HasSubstr(absl::StrCat("; rsync -a --checksum", by_ssh,
+                                       Path("data"), "/ n2:", Path("data"),
+                                       "/, or ")))));
   // What mends the name does so.
   const std::string mends = "sudo sed -i ";
   const size_t at = output_.find(mends) + mends.size();
@@ -272,7 +275,8 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
   for (const absl::string_view line : absl::StrSplit(output_, '\n')) {
     if (!absl::StartsWith(line, "error: ")) continue;
     const std::string named =
-        absl::StrReplaceAll(line, {{Path("there"), "/scratch"},
+        absl::StrReplaceAll(line, {{by_ssh, " "},
+                                   {Path("there"), "/scratch"},
                                    {Path("shared"), "/shared"},
                                    {Path("data"), "/data"},
                                    {Path("bin"), "/opt/slackline/bin"},
