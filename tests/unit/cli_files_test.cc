@@ -93,6 +93,10 @@ TEST(LogsTest, OneThatIsPutAsideIsWhollyThereAndItsWriterGoesOn) {
   EXPECT_EQ(ReadTail(path), "line 20000\n");
   EXPECT_THAT(ReadLogTail(path, 64),
               testing::EndsWith("line 19999\nline 20000\n"));
+  // The end of a line that began before does not go on in the old one.
+  WriteFile(path, std::string(100, 'x') + "\nlast words\n");
+  EXPECT_EQ(ReadLogTail(path, 64), "last words\n");
+  WriteFile(path, "line 20000\n");
   EXPECT_EQ(OldLogOf("logs/worker-2.3.log"), "logs/worker-2.3.old.log");
   // Nothing of it is left over, or lost, where it cannot be.
   fs::remove(old);

@@ -59,8 +59,11 @@ std::string OldLogOf(const std::string& log) {
 
 std::string ReadLogTail(const std::string& path, size_t bytes_max) {
   std::string text = ReadTail(path, bytes_max);
-  if (text.size() * 2 < bytes_max)
-    text.insert(0, ReadTail(OldLogOf(path), bytes_max - text.size()));
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  // Else there was more, of whose line the end alone was read.
+  if (!error && bytes < bytes_max)
+    text.insert(0, ReadTail(OldLogOf(path), bytes_max - bytes));
   return text;
 }
 
