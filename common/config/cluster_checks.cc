@@ -435,7 +435,17 @@ class ClusterChecks {
     return usable;
   }
 
-  // Paths are those of other hosts: what is there shows when it is started.
+  // Groups or processes, which is said elsewhere.
+  bool HasTooMany() const {
+    const auto too_many = [](const auto& groups) {
+      return groups.size() > kGroupsMax ||
+             std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+               return group.count() > kWorkersMax;
+             });
+    };
+    return too_many(config_.server()) || too_many(config_.worker());
+  }
+
   void CheckHealth() const {
     if (!config_.has_health()) return;
     const config::Health& health = config_.health();
@@ -447,16 +457,9 @@ class ClusterChecks {
     } else if (!IsLoopback(host) && !config_.insecure()) {
       problems.Add("host", InsecureProblem(host));
     }
-    const auto too_many = [](const auto& groups) {
-      return groups.size() > kGroupsMax ||
-             std::any_of(groups.begin(), groups.end(), [](const auto& group) {
-               return group.count() > kWorkersMax;
-             });
-    };
     if (!problems.Range("port", health.port(), 0, 65535) ||
-        health.port() == 0 || too_many(config_.server()) ||
-        too_many(config_.worker())) {
-      return;  // What is wrong with them is said elsewhere.
+        health.port() == 0 || HasTooMany()) {
+      return;
     }
     std::map<std::string, int> processes;
     int most = 0;
@@ -470,6 +473,7 @@ class ClusterChecks {
                                   " processes, each with a port of its own"));
   }
 
+  // Paths are those of other hosts: what is there shows when it is started.
   void CheckLaunch() const {
     const config::Launch& launch = config_.launch();
     const ConfigProblems problems = problems_.In("launch");
@@ -782,6 +786,20 @@ class ClusterChecks {
         claim(path, HostOfProcess(group.host(), p),
               group.port() == 0 ? 0 : group.port() + p, 1, "processes");
       }
+    }
+    if (config_.health().port() == 0 || HasTooMany()) return;
+    std::map<std::string, std::pair<std::string, int>> processes;
+    const auto count = [&](const std::string& host) {
+      std::pair<std::string, int>& on_host = processes[SameHostKey(host)];
+      if (on_host.second++ == 0) on_host.first = host;
+    };
+    for (const ServerProcess& server : ServerProcesses(config_))
+      count(server.host);
+    for (const WorkerProcess& worker : WorkerProcesses(config_))
+      count(worker.host);
+    for (const auto& [key, on_host] : processes) {
+      claim("health.port", on_host.first, config_.health().port(),
+            on_host.second, "processes");
     }
   }
 

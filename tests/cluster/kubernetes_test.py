@@ -235,6 +235,12 @@ class ManifestTest(Folder):
             (job(ONE), ["--nodes", "2"], "--nodes, flags of Slurm"),
             (job(ONE), ["--detach"], "flags of Slurm"),
             (job(ONE.replace("count: 2", "device: CUDA gpu: 3")), [], "worker[0].gpu"),
+            (job(ONE, 'data_claim: "d"'), ["--set", "launch.data_dir=/runs/x"], "launch.data_dir: value is /runs/x"),
+            (job(ONE, 'data_claim: "d"'), ["--set", "launch.data_dir=/"], "launch.data_dir: value is /"),
+            (job(ONE), ["--set", "launch.runs_dir=/scratch"], "launch.runs_dir: value is /scratch"),
+            (job(ONE + ' checkpoint { folder: "/elsewhere" }', 'claim: "c"'), [], "checkpoint.folder: value is /elsewhere"),
+            (job(ONE), ["--set", "health.host=127.0.0.1"], "health.host: value is 127.0.0.1"),
+            (job(ONE), ["--set", "coordinator.port=8080"], "is already taken by coordinator.port"),
         ):
             with self.subTest(expected):
                 done = self.run_command(config, "--print", *flags)
@@ -254,7 +260,7 @@ class ManifestTest(Folder):
         applied = self.run_command(config)
         self.assertEqual(applied.returncode, 0, applied.stderr)
         self.assertEqual(applied.stdout, "k\n")
-        self.assertIn("delete jobset k", applied.stderr)
+        self.assertIn("delete jobset/k", applied.stderr)
         self.assertEqual((self.folder / "words").read_text(), "apply -f - ")
         self.assertEqual((self.folder / "given").read_text(), self.run_command(config, "--print").stdout)
         (self.folder / "code").write_text("3")

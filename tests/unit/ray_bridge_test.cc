@@ -105,6 +105,12 @@ TEST_F(RayBridgeTest, HostsThatAreNamedBindTheirBundles) {
                              HasSubstr("\"node:ray-node-2\":0.001")));
 }
 
+TEST_F(RayBridgeTest, WhatIsNoPythonIsNamedWithItsLastWords) {
+  EXPECT_THAT(ErrorOf("echo no such option >&2; exit 3"),
+              AllOf(HasSubstr("launch.ray.python ("),
+                    HasSubstr("has ended: no such option")));
+}
+
 TEST_F(RayBridgeTest, WhatGoesWrongIsSaid) {
   EXPECT_EQ(ErrorOf("echo '{\"error\": \"too small\"}'"),
             "--on ray: too small");

@@ -1,10 +1,13 @@
 #include "tools/cli/launch/kubernetes_manifest.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -131,7 +134,8 @@ OrderedJson Probe(const std::string& path, int period_seconds, int failures) {
           {"failureThreshold", failures}};
 }
 
-OrderedJson Environment(const KubernetesParts& parts, const MemberLaunch& member) {
+OrderedJson Environment(const KubernetesParts& parts,
+                        const MemberLaunch& member) {
   OrderedJson list = OrderedJson::array();
   for (const auto& [name, value] : member.environment)
     list.push_back({{"name", name}, {"value", value}});
@@ -169,9 +173,10 @@ OrderedJson Container(const KubernetesParts& parts, const Group& group) {
   for (const std::string& word : member.command)
     command.push_back(absl::StrReplaceAll(word, {{"$(", "$$("}}));
   OrderedJson container = {{"name", kContainer},
-                    {"image", kubernetes.image()},
-                    {"command", command}};
-  if (const OrderedJson environment = Environment(parts, member); !environment.empty())
+                           {"image", kubernetes.image()},
+                           {"command", command}};
+  if (const OrderedJson environment = Environment(parts, member);
+      !environment.empty())
     container["env"] = environment;
   container["ports"] = OrderedJson::array(
       {{{"name", "health"}, {"containerPort", parts.config.health().port()}}});
@@ -243,25 +248,38 @@ OrderedJson PodFailurePolicy(const config::ClusterConfig& config) {
       config.checkpoint().on_server_loss() == config::Checkpoint::RESTORE;
   const auto on_exit = [](const char* action, const OrderedJson& values) {
     return OrderedJson{{"action", action},
-                {"onExitCodes",
-                 {{"containerName", kContainer},
-                  {"operator", "In"},
-                  {"values", values}}}};
+                       {"onExitCodes",
+                        {{"containerName", kContainer},
+                         {"operator", "In"},
+                         {"values", values}}}};
   };
   const OrderedJson taken_away = {
       {"action", "Ignore"},
-      {"onPodConditions",
-       OrderedJson::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
+      {"onPodConditions", OrderedJson::array({{{"type", "DisruptionTarget"},
+                                               {"status", "True"}}})}};
   const OrderedJson failed =
-      on_exit("FailJob", restores ? OrderedJson::array({2}) : OrderedJson::array({1, 2}));
+      on_exit("FailJob",
+              restores ? OrderedJson::array({2}) : OrderedJson::array({1, 2}));
   return {
-      {"rules", OrderedJson::array({on_exit("Ignore", OrderedJson::array({kExitSuspended})),
-                             taken_away, failed})}};
+      {"rules", OrderedJson::array(
+                    {on_exit("Ignore", OrderedJson::array({kExitSuspended})),
+                     taken_away, failed})}};
 }
 
 OrderedJson Labels(const KubernetesParts& parts) {
   return {{"app.kubernetes.io/name", "slackline"},
           {"app.kubernetes.io/instance", parts.name}};
+}
+
+// It counts pods that have failed. With RESTORE one loss ends all pods.
+int BackoffLimit(const config::ClusterConfig& config, const Group& group) {
+  const int64_t each =
+      config.checkpoint().on_server_loss() == config::Checkpoint::RESTORE
+          ? group.count
+          : 1;
+  return static_cast<int>(
+      std::min<int64_t>(config.launch().kubernetes().pod_restarts() * each,
+                        std::numeric_limits<int32_t>::max()));
 }
 
 OrderedJson ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
@@ -270,18 +288,19 @@ OrderedJson ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
                     : parts.config.has_checkpoint()
                         ? kGraceSecondsWithCheckpoint
                         : kGraceSeconds;
-  const OrderedJson pod = {{"restartPolicy", "Never"},
-                    {"terminationGracePeriodSeconds", grace},
-                    {"enableServiceLinks", false},
-                    {"automountServiceAccountToken", false},
-                    {"securityContext",
-                     {{"runAsNonRoot", true},
-                      {"runAsUser", kUser},
-                      {"runAsGroup", kUser},
-                      {"fsGroup", kUser},
-                      {"seccompProfile", {{"type", "RuntimeDefault"}}}}},
-                    {"containers", OrderedJson::array({Container(parts, group)})},
-                    {"volumes", Volumes(parts, group)}};
+  const OrderedJson pod = {
+      {"restartPolicy", "Never"},
+      {"terminationGracePeriodSeconds", grace},
+      {"enableServiceLinks", false},
+      {"automountServiceAccountToken", false},
+      {"securityContext",
+       {{"runAsNonRoot", true},
+        {"runAsUser", kUser},
+        {"runAsGroup", kUser},
+        {"fsGroup", kUser},
+        {"seccompProfile", {{"type", "RuntimeDefault"}}}}},
+      {"containers", OrderedJson::array({Container(parts, group)})},
+      {"volumes", Volumes(parts, group)}};
   return {{"name", group.job},
           {"replicas", 1},
           {"template",
@@ -289,7 +308,7 @@ OrderedJson ReplicatedJobOf(const KubernetesParts& parts, const Group& group) {
              {{"completionMode", "Indexed"},
               {"completions", group.count},
               {"parallelism", group.count},
-              {"backoffLimit", kubernetes.pod_restarts()},
+              {"backoffLimit", BackoffLimit(parts.config, group)},
               {"podFailurePolicy", PodFailurePolicy(parts.config)},
               {"template",
                {{"metadata", {{"labels", Labels(parts)}}}, {"spec", pod}}}}}}}};
@@ -327,6 +346,54 @@ absl::Status CheckTexts(const KubernetesParts& parts) {
           "].gpu: each pod has one GPU, which has number 0 there; leave it "
           "out"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Whether one folder is the other, or in it.
+bool Overlap(absl::string_view one, absl::string_view other) {
+  one = absl::StripSuffix(one, "/");
+  other = absl::StripSuffix(other, "/");
+  return one == other || absl::StartsWith(one, absl::StrCat(other, "/")) ||
+         absl::StartsWith(other, absl::StrCat(one, "/"));
+}
+
+// Folders in the container, and addresses in the pod.
+absl::Status CheckPlaces(const config::ClusterConfig& config) {
+  const config::Launch& launch = config.launch();
+  const std::string bin_dir =
+      launch.has_bin_dir() ? launch.bin_dir() : kDefaultBinDir;
+  if (launch.kubernetes().has_data_claim() && launch.has_data_dir()) {
+    for (const std::string& other :
+         {std::string(kRunsFolder), std::string(kConfigFolder), bin_dir}) {
+      if (!Overlap(launch.data_dir(), other)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "launch.data_dir: value is ", launch.data_dir(),
+          "; launch.kubernetes.data_claim is mounted there, and ", other,
+          " in the container is another folder; choose one apart, as in "
+          "--set launch.data_dir=/data"));
+    }
+  }
+  if (launch.has_runs_dir()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "launch.runs_dir: value is ", launch.runs_dir(),
+        "; the folders of runs are in the volume of launch.kubernetes.claim, "
+        "at ",
+        kRunsFolder, "; leave it out"));
+  }
+  const std::string& checkpoints = config.checkpoint().folder();
+  if (!checkpoints.empty() &&
+      !absl::StartsWith(checkpoints, absl::StrCat(kRunsFolder, "/"))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.folder: value is ", checkpoints,
+        "; what is not in the volume at ", kRunsFolder,
+        " is gone with its pod; leave it out, or name a folder there"));
+  }
+  if (config.health().has_host() && IsLoopback(config.health().host())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "health.host: value is ", config.health().host(),
+        "; the probes of Kubernetes come from outside of the pod; leave it "
+        "out"));
   }
   return absl::OkStatus();
 }
@@ -381,6 +448,7 @@ std::vector<std::string> KubernetesFields(const config::ClusterConfig& given,
 
 absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts) {
   SL_RETURN_IF_ERROR(CheckTexts(parts));
+  SL_RETURN_IF_ERROR(CheckPlaces(parts.config));
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
   if (parts.config.has_checkpoint() && !kubernetes.has_claim()) {
     return absl::InvalidArgumentError(

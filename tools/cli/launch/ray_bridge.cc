@@ -32,6 +32,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::Duration kBridgeSlice = absl::Milliseconds(20);
+constexpr absl::Duration kSaySilenceAfter = absl::Seconds(10);
+constexpr absl::Duration kSilentEndMax = absl::Seconds(1);
 // Actors and the placement group are given back.
 constexpr absl::Duration kBridgeEndMax = absl::Seconds(12);
 constexpr size_t kLineBytesMax = 1 << 20;
@@ -115,7 +117,8 @@ absl::StatusOr<std::unique_ptr<RayBridge>> RayBridge::Start(Options options) {
   std::unique_ptr<RayBridge> bridge(new RayBridge(std::move(options)));
   bridge->hosts_ = HostsOfMembers(bridge->options_.config);
   SL_RETURN_IF_ERROR(bridge->StartProgram());
-  SL_RETURN_IF_ERROR(bridge->Say(bridge->Request()));
+  // If it has ended already, whoever waits for its answer says why.
+  (void)bridge->Say(bridge->Request());
   return bridge;
 }
 
@@ -123,9 +126,12 @@ RayBridge::~RayBridge() {
   if (!child_.has_value()) return;
   to_.Close();
   const TimeSource time;
-  const absl::Time end = time.Now() + kBridgeEndMax;
+  // What has never answered may be no Python at all.
+  const absl::Time end =
+      time.Now() + (answers_ ? kBridgeEndMax : kSilentEndMax);
   while (!child_->Poll().has_value() && time.Now() < end)
     usleep(static_cast<useconds_t>(absl::ToInt64Microseconds(kBridgeSlice)));
+  if (!answers_) child_->Signal(SIGKILL);
   // Whatever is left of it, its end is noticed by Ray.
 }
 
@@ -219,8 +225,9 @@ absl::StatusOr<std::optional<std::string>> RayBridge::NextLine() {
                              kErrorBytesMax),
                     kErrorLinesMax);
       return absl::UnavailableError(
-          absl::StrCat("the bridge to Ray (", python_, ") has ended",
-                       said.empty() ? "" : ": ", absl::StrJoin(said, "; ")));
+          absl::StrCat("the bridge to Ray, which launch.ray.python (", python_,
+                       ") runs, has ended", said.empty() ? "" : ": ",
+                       absl::StrJoin(said, "; ")));
     }
     received_.append(bytes.data(), static_cast<size_t>(count));
   }
@@ -228,11 +235,23 @@ absl::StatusOr<std::optional<std::string>> RayBridge::NextLine() {
 
 absl::StatusOr<config::ClusterConfig> RayBridge::AwaitHosts(
     SignalWatch* signals) {
+  const TimeSource time;
+  const absl::Time say_at = time.Now() + kSaySilenceAfter;
+  bool said = false;
   while (true) {
     SL_RETURN_IF_ERROR(CheckSignals(signals, kBridgeSlice));
     absl::StatusOr<std::optional<std::string>> line = NextLine();
     if (!line.ok()) return Annotate(line.status(), "--on ray");
-    if (!line->has_value()) continue;
+    if (!line->has_value()) {
+      if (answers_ || said || time.Now() < say_at) continue;
+      said = true;
+      if (options_.say) {
+        options_.say(absl::StrCat("waits for launch.ray.python (", python_,
+                                  "), which has said nothing yet"));
+      }
+      continue;
+    }
+    answers_ = true;
     const Json message = Json::parse(**line, nullptr, /*exceptions=*/false);
     if (!message.is_object()) {
       return absl::InternalError(

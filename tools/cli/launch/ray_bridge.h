@@ -68,6 +68,7 @@ class RayBridge {
   FileDescriptor errors_;
   FileDescriptor to_;
   FileDescriptor from_;
+  bool answers_ = false;  // It has said something.
   std::string received_;
   std::optional<ChildProcess> child_;
 };

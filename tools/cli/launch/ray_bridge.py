@@ -533,6 +533,8 @@ def serve(name):
 
     def watch():
         address = bridge.request["address"]
+        if address == "auto" and os.environ.get("RAY_ADDRESS"):
+            address = f"auto, which is {os.environ['RAY_ADDRESS']} by RAY_ADDRESS"
         if not connected.wait(SAY_FIRST_SECONDS):
             tell(say=f"waits for the Ray cluster at {address}, for {CONNECT_SECONDS} s at most")
         if not connected.wait(CONNECT_SECONDS - SAY_FIRST_SECONDS):

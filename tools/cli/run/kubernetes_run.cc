@@ -103,12 +103,15 @@ std::string WatchText(const config::Kubernetes& kubernetes,
   const std::string pods =
       absl::StrCat("jobset.sigs.k8s.io/jobset-name=", name);
   return absl::StrCat(
-      "it is not followed from here:\n  ",
-      line({"get", "jobset,pods", "--selector", pods}), "\n  ",
+      "it is not followed from here:\n  ", line({"get", "jobset", name}),
+      "\n  ", line({"get", "pods", "--selector", pods}), "\n  ",
       line({"logs", "--follow", "--prefix", "--selector",
             absl::StrCat(
                 pods, ",jobset.sigs.k8s.io/replicatedjob-name=", "servers")}),
-      "\n  ", line({"delete", "jobset", name}), "   # ends it");
+      "\n  ",
+      line({"delete", absl::StrCat("jobset/", name),
+            absl::StrCat("configmap/", name, "-config")}),
+      "   # ends it");
 }
 
 }  // namespace
@@ -143,6 +146,16 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
     display->Print(
         "warning: launch.kubernetes.claim is not given, so the model, the logs "
         "and the records are gone with the pods");
+  }
+  const bool needs_data = config->has_data() &&
+                          !config->data().has_teacher_student() &&
+                          !kubernetes.has_data_claim();
+  if (needs_data) {
+    display->Print(absl::StrCat(
+        "warning: launch.kubernetes.data_claim is not given, so the image has "
+        "to have the data, at ",
+        config->launch().has_data_dir() ? config->launch().data_dir()
+                                        : "/data"));
   }
   if (options.dry_run || options.print_script) {
     std::fwrite(manifests->data(), 1, manifests->size(), stdout);
