@@ -163,7 +163,8 @@ TEST(LaunchTest, TheFlagPicksTheBlockAndKeepsWhatItHas) {
   EXPECT_THAT(
       std::string(
           ParseJobConfig(text, "j.textproto", overrides).status().message()),
-      HasSubstr("--on shh: is not known; here, ssh, slurm, ray are"));
+      HasSubstr("--on shh: is not known; here, ssh, slurm, ray, kubernetes "
+                "are"));
 }
 
 TEST(LaunchTest, PathsAreWholeAndVariablesHaveValues) {

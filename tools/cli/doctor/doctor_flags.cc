@@ -29,9 +29,9 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
       ->required();
   AddRunFlags(command, &run);
   // Those that say nothing about hosts are taken, as part of a command line.
-  constexpr std::array kShown = {"--help",     "--mode",  "--set",
-                                 "--on",       "--hosts", "--hostfile",
-                                 "--data-dir", "--out",   "--bin-dir"};
+  constexpr std::array kShown = {
+      "--help",     "--mode",  "--set",      "--on",  "--hosts",
+      "--hostfile", "--nodes", "--data-dir", "--out", "--bin-dir"};
   for (CLI::Option* const option : command->get_options()) {
     if (option->get_positional() ||
         absl::c_any_of(kShown, [&](const char* const shown) {
