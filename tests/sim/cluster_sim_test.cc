@@ -381,7 +381,7 @@ TEST(ReplicasSimTest, SomebodyDiesAtEveryStepOfACopy) {
   RunCounts counts;
   Reality reality;
   reality.replicas = true;
-  for (uint64_t seed = 3'000'000; seed < 3'002'700; ++seed) {
+  for (uint64_t seed = 3'000'000; seed < 3'003'000; ++seed) {
     const RunReport report = RunSeed(seed, /*keep_log=*/false, reality);
     ASSERT_FALSE(report.violation.has_value())
         << "slackline_sim --with=replicas --seed=" << seed << ": "
