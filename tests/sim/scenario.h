@@ -326,7 +326,8 @@ struct Checkpoints {
     absl::Duration at;
   };
   std::optional<Notice> notice;
-  // Likewise a server, which is drained or wants a checkpoint.
+  // A server is told that its time is over: it is drained, or wants a
+  // checkpoint.
   struct ServerNotice {
     int32_t server = 0;
     absl::Duration at;
@@ -424,8 +425,9 @@ struct Scenario {
   bool planted_no_patience = false;
   // Likewise: server 0 that comes back begins anew.
   bool planted_new_run = false;
-  // Likewise, with lanes: a server hands a sum out that lacks a worker's part;
-  // or workers do not wait for one that has gone, so each try fails at once.
+  // For planted faults of jobs with lanes: a server hands a sum out that lacks
+  // a worker's part; or workers do not wait for a server that has gone, so each
+  // try fails at once.
   bool planted_partial_sum = false;
   bool planted_no_wait_for_sums = false;
   std::vector<CoordinatorFault> coordinator_faults;

@@ -31,9 +31,9 @@ class MemberProcesses {
   // ended, or was never started.
   absl::Status Start(const Member& member, MemberLaunch launch, const Log& log,
                      bool forked);
-  // Of those that run. Returns the logs whose old parts are new. One that
-  // cannot be put aside goes on, and is tried again when it has grown by as
-  // much once more. Takes microseconds where there is none.
+  // Puts logs aside that have become longer than their bound, and returns their
+  // paths. A log that cannot be put aside goes on, and is tried again when it
+  // has grown by as much once more. Takes microseconds where there is none.
   std::vector<std::string> PutLongLogsAside();
   // Those that have ended since the last call, without a line of their logs.
   std::vector<MemberExit> Reap();
