@@ -46,6 +46,11 @@ if(NOT XXHASH_FOUND)
   slackline_missing(xxHash libxxhash-dev)
 endif()
 
+pkg_check_modules(SODIUM QUIET IMPORTED_TARGET libsodium)
+if(NOT SODIUM_FOUND)
+  slackline_missing(libsodium libsodium-dev)
+endif()
+
 find_path(HTTPLIB_INCLUDE_DIR httplib.h)
 if(NOT HTTPLIB_INCLUDE_DIR)
   slackline_missing(cpp-httplib libcpp-httplib-dev)

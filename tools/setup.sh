@@ -13,7 +13,7 @@ set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache git ca-certificates pkg-config
-  libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
+  libzmq3-dev libsodium-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
   libgtest-dev libgmock-dev
   libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   libcpp-httplib-dev libcurl4-openssl-dev zlib1g-dev libssl-dev

@@ -7,7 +7,7 @@ folder=$1
 
 load() {
   local packages frontier known debs archive
-  packages=(libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev libgtest-dev libgmock-dev
+  packages=(libzmq3-dev libsodium-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev libgtest-dev libgmock-dev
     libgloo-dev libhwy-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libxxhash-dev
     libcpp-httplib-dev libbrotli-dev libcurl4-openssl-dev zlib1g-dev libssl-dev pkg-config)
   # And the libraries that these load, but for those that every machine has.
