@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/process/job_key.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "tools/cli/run/local_hosts.h"
@@ -130,15 +131,25 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
                              .log_path = folder / absl::StrCat(s, ".log")}));
     cluster->servers_.push_back(std::move(server));
   }
+  // As its servers, by the user's key.
+  const auto held = [&config](Role role) {
+    return CredentialsHere(config, role, KeyPlaceHere(""));
+  };
+  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
+                      held(Role::kWorker));
+  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> orders,
+                      held(Role::kOperator));
+  cluster->transports_.emplace(credentials);
   const int workers = static_cast<int>(WorkerProcesses(config).size());
   for (int rank = 0; rank < workers; ++rank) {
     SL_ASSIGN_OR_RETURN(cluster->workers_.emplace_back(),
-                        LoadWorker::Start(cluster->transport_, config,
+                        LoadWorker::Start(cluster->transports_->all(), config,
                                           options.load, rank, cluster->limit_));
   }
   SL_ASSIGN_OR_RETURN(
       cluster->coordinator_,
-      CoordinatorClient::Connect(CoordinatorEndpoints(config), config.job()));
+      CoordinatorClient::Connect(CoordinatorEndpoints(config), config.job(),
+                                 orders));
   while (true) {
     SL_ASSIGN_OR_RETURN(const wire::StatusReply status,
                         cluster->coordinator_->GetStatus(kWaitMax));

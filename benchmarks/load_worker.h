@@ -14,8 +14,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/step_worker.h"
 #include "common/mutex.h"
-#include "common/net/shm/shm_transport.h"
-#include "common/net/zmq/zmq_transport.h"
+#include "common/net/process_transport.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/job/coordinator_client.h"
@@ -123,8 +122,7 @@ class LoadCluster {
   LoadCluster() = default;
 
   std::vector<ChildProcess> servers_;
-  ZmqTransport over_network_;
-  ShmTransport transport_{over_network_};
+  std::optional<ProcessTransport> transports_;
   StepLimit limit_;
   std::vector<std::unique_ptr<LoadWorker>> workers_;
   std::unique_ptr<CoordinatorClient> coordinator_;

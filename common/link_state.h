@@ -8,6 +8,9 @@ enum class LinkState {
   kUp,
   // Nobody listens at its address any more: the process has ended.
   kGone,
+  // Somebody listens there and ends every connection: it has another key than
+  // this process, or one of the two has none.
+  kRefused,
 };
 
 }  // namespace slackline

@@ -17,9 +17,8 @@
 #include "common/health/health_page.h"
 #include "common/host_port.h"
 #include "common/net/host_id.h"
+#include "common/net/process_transport.h"
 #include "common/net/resolve.h"
-#include "common/net/shm/shm_transport.h"
-#include "common/net/zmq/zmq_transport.h"
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
@@ -214,7 +213,7 @@ void WarnOfLoopback(const config::ClusterConfig& config,
 // `joins` is set once the server tells the coordinator itself what goes wrong.
 absl::Status Serve(const MemberFlags& flags,
                    const config::ClusterConfig& config, const TimeSource& time,
-                   bool* joins) {
+                   Transport& transport, bool* joins) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   ServerProcess self = flags.add ? servers.back() : servers[flags.index];
   if (const std::string why = WhyOnAnotherHost(
@@ -230,12 +229,6 @@ absl::Status Serve(const MemberFlags& flags,
       self.listen.clear();  // Of the config's host.
     }
     if (flags.threads > 0) self.threads = flags.threads;
-    if (!config.insecure() && !IsLoopback(self.host)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--host: ", self.host,
-          " is not a loopback address, and nothing on the wire is encrypted: "
-          "the config has to say insecure: true"));
-    }
   }
   SL_ASSIGN_OR_RETURN(
       const std::unique_ptr<HealthPage> health,
@@ -306,10 +299,6 @@ absl::Status Serve(const MemberFlags& flags,
     SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root,
                                              flags.index != 0 || is_led));
   }
-  // ZeroMQ ends the process when it gets no thread.
-  SL_RETURN_IF_ERROR(CheckAddressesLeft(size_t{256} << 20));
-  ZmqTransport over_network;
-  ShmTransport transport(over_network);
   CoordinatorThread::Options options =
       CoordinatorOptions(flags, config, keeping.endpoint);
   options.time = time;
@@ -479,10 +468,16 @@ std::vector<std::string> OwnNames(const MemberFlags& flags,
 absl::Status ServeOrTell(const MemberFlags& flags,
                          const config::ClusterConfig& config,
                          const TimeSource& time) {
+  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
+                      CredentialsHere(config, Role::kServer, flags.key));
+  // ZeroMQ ends the process when it gets no thread.
+  SL_RETURN_IF_ERROR(CheckAddressesLeft(size_t{256} << 20));
+  ProcessTransport transport(credentials);
   bool joins = false;
-  const absl::Status served = Serve(flags, config, time, &joins);
+  const absl::Status served =
+      Serve(flags, config, time, transport.all(), &joins);
   if (served.ok() || joins || flags.index == 0 || flags.add) return served;
-  TellCannotJoin(wire::JoinRequest::SERVER, flags.index,
+  TellCannotJoin(transport.network(), wire::JoinRequest::SERVER, flags.index,
                  ServerProcesses(config)[static_cast<size_t>(flags.index)].host,
                  config, served);
   return served;

@@ -112,9 +112,10 @@ std::string HostProblem(const std::string& host) {
                               "255, as in 10.0.0.5");
 }
 
+// Of what the job's key does not protect.
 std::string InsecureProblem(const std::string& host) {
   return absl::StrCat("value is ", host,
-                      "; nothing on the wire is encrypted or authenticated, "
+                      "; what goes there is not encrypted or authenticated, "
                       "set insecure: true to accept that on a network that "
                       "you trust");
 }
@@ -652,10 +653,7 @@ class ClusterChecks {
         continue;
       }
       if (remote == nullptr) remote = &field;
-      const bool first = remote_hosts.insert(SameHostKey(field.host)).second;
-      if (first && !config_.insecure()) {
-        problems_.Add(field.path, InsecureProblem(field.host));
-      }
+      remote_hosts.insert(SameHostKey(field.host));
     }
     if (loopback != nullptr && remote != nullptr) {
       problems_.Add(
@@ -691,11 +689,7 @@ class ClusterChecks {
                           "IPv4, and \"::\" for all of IPv6, too"
           : any         ? ""
                         : HostProblem(listen);
-      if (!problem.empty()) {
-        problems_.Add(path, problem);
-      } else if (!config_.insecure() && !IsLoopback(listen)) {
-        problems_.Add(path, InsecureProblem(listen));
-      }
+      if (!problem.empty()) problems_.Add(path, problem);
     };
     if (!origins_.At("coordinator.listen").empty()) {
       check("coordinator.listen", true, config_.coordinator().listen());

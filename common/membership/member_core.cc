@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/cut.h"
+#include "common/membership/refused.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -213,6 +214,11 @@ void MemberCore::SayWhomItMisses(absl::Time now, Effects* effects) {
 
 void MemberCore::OnLink(LinkState link, absl::Time now) {
   Run(now);
+  if (link != LinkState::kRefused) {
+    refused_since_ = absl::InfiniteFuture();
+  } else if (link_ != LinkState::kRefused) {
+    refused_since_ = awake_.At(now);
+  }
   link_ = link;
 }
 
@@ -330,7 +336,8 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
     return;
   const std::string who =
       absl::StrCat(CoordinatorText(), " has been silent for ", Text(silence));
-  const bool gone = link_ == LinkState::kGone;
+  // Who refuses us is another process than the one that we have joined.
+  const bool gone = link_ != LinkState::kUp;
   if (gone && !coordinator_may_return_) {
     effects->failure = absl::UnavailableError(absl::StrCat(
         who,
@@ -367,6 +374,14 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
            : "; nothing says that it is dead, so this process waits for it, up "
              "to ",
       Text(options_.coordinator_timeout)));
+}
+
+void MemberCore::CheckRefused(absl::Time now, Effects* effects) {
+  if (options_.coordinators.size() > 1 ||
+      awake_.At(now) - refused_since_ < kRefusedMax) {
+    return;
+  }
+  effects->failure = RefusedStatus(options_.coordinators.front());
 }
 
 std::string MemberCore::CoordinatorText() const {
@@ -423,6 +438,7 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
   looks_since_ = awake_.At(now);
   heard_here_ = false;
   link_ = LinkState::kGone;
+  refused_since_ = absl::InfiniteFuture();
   effects->look_at = looks_at_;
   // Whatever was sent to the last one has reached nobody.
   next_join_ = now;
@@ -453,6 +469,7 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
   Run(now);
   if (incarnation_ == 0) {
     CheckSilence(now, effects);
+    if (effects->failure.ok()) CheckRefused(now, effects);
     if (!effects->failure.ok()) return;
     if (awake_.At(now) >= give_up_at_) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);

@@ -182,6 +182,9 @@ class MemberCore {
   // Turns to the next address if there is one, and nobody was heard at this one
   // for long enough.
   void LookElsewhere(absl::Time now, Effects* effects);
+  // Fails when the only place where the coordinator may be has refused this
+  // process for long enough that it is no process that ends or begins.
+  void CheckRefused(absl::Time now, Effects* effects);
   // How long this address may say nothing before that.
   absl::Duration LookPatience() const;
   // "the coordinator in server 0 at ADDRESS", where it was last heard.
@@ -213,6 +216,8 @@ class MemberCore {
   bool heard_here_ = false;  // Since then.
   size_t heard_at_ = 0;
   LinkState link_ = LinkState::kGone;
+  // Since when somebody refuses this process there, in awake time.
+  absl::Time refused_since_ = absl::InfiniteFuture();
   bool coordinator_may_return_ = false;  // As it said last.
   absl::Time heard_;  // Last sign of life of the coordinator; in awake time.
   bool said_silent_ = false;

@@ -19,10 +19,14 @@ void LinkTrial::End() {
   news_ = false;
 }
 
-void LinkTrial::Try(const Key& key, const std::string& endpoint) {
+void LinkTrial::Try(const Key& key, const std::string& endpoint,
+                    Role listener) {
   std::unique_ptr<Channel>& channel = trying_[key];
   absl::StatusOr<std::unique_ptr<Channel>> made = transport_.Connect(
-      self_, endpoint, {.linger = absl::ZeroDuration(), .watch_link = true});
+      self_, endpoint,
+      {.linger = absl::ZeroDuration(),
+       .watch_link = true,
+       .listener = listener});
   if (!made.ok()) return;
   channel = *std::move(made);
   poller_.Add(*channel);
@@ -39,11 +43,11 @@ void LinkTrial::Begin(const wire::TryLinks& links) {
       // Where there is none of the kind that the config asks for, the first
       // message says so.
       if (!endpoints.ok() || endpoints->front() != tcp) continue;
-      Try({false, server.index(), thread}, tcp);
+      Try({false, server.index(), thread}, tcp, Role::kServer);
     }
   }
   for (const wire::Door& door : links.worker())
-    Try({true, door.rank(), 0}, door.endpoint());
+    Try({true, door.rank(), 0}, door.endpoint(), Role::kWorker);
 }
 
 std::optional<wire::LinksTried> LinkTrial::Look() {

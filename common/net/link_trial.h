@@ -41,7 +41,7 @@ class LinkTrial {
  private:
   // Whether it is a worker; index; shard thread of a server.
   using Key = std::tuple<bool, int32_t, int32_t>;
-  void Try(const Key& key, const std::string& endpoint);
+  void Try(const Key& key, const std::string& endpoint, Role listener);
 
   Transport& transport_;
   Poller& poller_;

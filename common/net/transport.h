@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/keys/role.h"
 #include "common/link_state.h"
 #include "common/message.h"
 #include "common/net/waitable.h"
@@ -58,6 +59,8 @@ struct ChannelOptions {
   absl::Duration silence_max = absl::Seconds(10);
   // Channels: ReceiveLinkState() tells of the other end.
   bool watch_link = false;
+  // Channels: whose key the other end has to have; kServer or kWorker.
+  Role listener = Role::kServer;
 };
 
 // InvalidArgument names the option, its value and its bound.
@@ -76,6 +79,11 @@ struct ChannelCounts {
   // one, and how much lay unread.
   int64_t overruns = 0;
   std::string last_overrun = {};
+  // Connections that were ended since they had not the right key, and messages
+  // that their sender's key does not allow. A sentence for people: who had the
+  // last one, and what was wrong.
+  int64_t refused = 0;
+  std::string last_refused = {};
   // Messages that Send() refused because of the peer (not connected, full).
   int64_t dropped = 0;
 };
@@ -110,7 +118,9 @@ class Channel : public Waitable {
 };
 
 // Answers many peers. A peer is known from its first message on, by the PeerId
-// that its Channel was made with. Of two that call themselves alike, such as a
+// that its Channel was made with. Where there are keys, only those are heard
+// who have one, as what it lets them be, and what it lets them say
+// (common/keys/authority.h). Of two that call themselves alike, such as a
 // worker of a job and one of an earlier job on the same ports, the one that was
 // heard last counts.
 class Listener : public Waitable {

@@ -10,7 +10,7 @@
 #include "common/config/cluster_config.h"
 #include "common/cut.h"
 #include "common/net/poller.h"
-#include "common/net/zmq/zmq_transport.h"
+#include "common/net/transport.h"
 #include "common/process/join_request.h"
 #include "common/time/time_source.h"
 
@@ -28,8 +28,9 @@ constexpr size_t kReasonBytesMax = 1024;
 // listens there.
 class LastWord {
  public:
-  LastWord(const PeerId& self, wire::Call call)
-      : self_(self),
+  LastWord(Transport& network, const PeerId& self, wire::Call call)
+      : network_(network),
+        self_(self),
         poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {
     call.set_call_id(1);
     *message_.header.mutable_call() = std::move(call);
@@ -37,7 +38,7 @@ class LastWord {
 
   void Say(const std::vector<std::string>& endpoints) {
     for (const std::string& endpoint : endpoints) {
-      absl::StatusOr<std::unique_ptr<Channel>> channel = transport_.Connect(
+      absl::StatusOr<std::unique_ptr<Channel>> channel = network_.Connect(
           self_, endpoint,
           {.linger = absl::ZeroDuration(), .watch_link = true});
       if (!channel.ok()) continue;
@@ -68,9 +69,9 @@ class LastWord {
     }
   }
 
+  Transport& network_;
   const PeerId self_;
   Message message_;
-  ZmqTransport transport_;
   std::vector<std::unique_ptr<Channel>> channels_;
   Poller poller_;
   bool sent_ = false;
@@ -79,8 +80,8 @@ class LastWord {
 
 }  // namespace
 
-void TellCannotJoin(wire::JoinRequest::Role role, int index,
-                    const std::string& host,
+void TellCannotJoin(Transport& network, wire::JoinRequest::Role role,
+                    int index, const std::string& host,
                     const config::ClusterConfig& config,
                     const absl::Status& why) {
   wire::Call call;
@@ -94,7 +95,7 @@ void TellCannotJoin(wire::JoinRequest::Role role, int index,
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = index,
                     .instance = RandomToken()};
-  LastWord(self, std::move(call)).Say(CoordinatorEndpoints(config));
+  LastWord(network, self, std::move(call)).Say(CoordinatorEndpoints(config));
 }
 
 }  // namespace slackline

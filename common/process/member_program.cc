@@ -50,6 +50,7 @@ std::string FlagsText(const MemberFlags& flags) {
   add("index", absl::StrCat(flags.index));
   add("data-dir", flags.data_dir);
   add("out", flags.out);
+  add("key", flags.key.given);
   add("mode", flags.overrides.mode);
   add("delays", flags.overrides.delays);
   for (const std::string& set : flags.overrides.sets) add("set", set);
@@ -208,6 +209,11 @@ void BeginMember(const std::string& name, const std::string& role,
                  flags.index_from);
   }
   if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
+  if (config.insecure()) {
+    spdlog::warn(
+        "insecure: true: nothing on the wire is encrypted, and whoever reaches "
+        "the ports of this job can read, change and stop it");
+  }
 }
 
 int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
@@ -269,6 +275,15 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   }
   default_from(app.add_option("--out", flags.out, program.out_help),
                kOutVariable);
+  std::string key;
+  default_from(
+      app.add_option("--key", key,
+                     "The file with the job's key, or with what a " +
+                         program.role +
+                         " holds of it (slackline keys --help); default: "
+                         "~/.config/slackline/key, which is made if there is "
+                         "none and all of the job is on this host"),
+      kKeyVariable);
   if (program.may_be_added) {
     app.add_flag("--add", flags.add,
                  "Joins a running job as one more server than its config has; "
@@ -337,6 +352,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     return ExitOnParseError(app, error,
                             {argv + std::min(argc, 1), argv + argc});
   }
+  flags.key = KeyPlaceHere(key);
   const absl::StatusOr<config::ClusterConfig> config =
       LoadMemberConfig(program, flags);
   if (!config.ok()) {

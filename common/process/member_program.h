@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/config/cluster_config.h"
+#include "common/process/job_key.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
 
@@ -23,6 +24,7 @@ struct MemberFlags {
   std::string data_dir;
   std::string out;
   ConfigOverrides overrides;
+  KeyPlace key = {};
   // Where this process shows its health, in place of what the config says.
   std::optional<int> health_port = {};
   // Servers that join a running job.
@@ -49,8 +51,8 @@ struct MemberProgram {
   bool may_be_added = false;  // There is --add, and what goes with it.
   bool may_resume =
       false;  // There are --resume, --restore, --new-run, --recover.
-  // The environment has defaults for --cluster, --index, --out and --data-dir
-  // (member_environment.h).
+  // The environment has defaults for --cluster, --index, --out, --data-dir and
+  // --key (member_environment.h).
   bool environment = false;
   // What completes and checks the config.
   ConfigParts config_parts;

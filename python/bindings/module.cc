@@ -239,17 +239,18 @@ NB_MODULE(_core, m) {
           "__init__",
           [](Worker* self, std::string cluster, int index, std::string out,
              std::string data_dir, std::string program, std::string mode,
-             std::optional<int> health_port) {
+             std::optional<int> health_port, std::string key) {
             new (self) Worker({.cluster = std::move(cluster),
                                .index = index,
                                .out = std::move(out),
                                .data_dir = std::move(data_dir),
                                .program = std::move(program),
                                .mode = std::move(mode),
-                               .health_port = health_port});
+                               .health_port = health_port,
+                               .key = std::move(key)});
           },
           "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a, "mode"_a,
-          "health_port"_a.none())
+          "health_port"_a.none(), "key"_a)
       .def_prop_ro("job", [](Worker& w) { return w.config().job(); })
       .def_prop_ro("rank", [](Worker& w) { return w.self().rank; })
       .def_prop_ro("world_size", &Worker::workers)

@@ -31,6 +31,7 @@ MemberFlags FlagsOf(const Worker::Place& place) {
   flags.data_dir = place.data_dir;
   flags.overrides.mode = place.mode;
   flags.health_port = place.health_port;
+  flags.key = KeyPlaceHere(place.key);
   return flags;
 }
 
@@ -93,7 +94,9 @@ Worker::Worker(const Place& place)
       config_(LoadConfig(flags_)),
       workers_(static_cast<int>(WorkerProcesses(config_).size())),
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
-      released_(std::make_shared<Released>()) {
+      released_(std::make_shared<Released>()),
+      credentials_(
+          ValueOrThrow(CredentialsHere(config_, Role::kWorker, flags_.key))) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
   health_ =
@@ -113,6 +116,8 @@ Worker::~Worker() {
   if (getpid() != process_) {  // Its threads are not in this process.
     (void)connected_.release();
     (void)health_.release();
+    const MutexLock lock(mutex_);
+    (void)transports_.release();
     return;
   }
   {
@@ -154,8 +159,16 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .step_by_table = work.step_by_table,
        .host_parameters = parameters_->gpu() == nullptr,
        .keeps_state = true,
-       .health = health_ == nullptr ? nullptr : health_->board()},
-      self_, &parameters_->memory()));
+       .health = health_ == nullptr ? nullptr : health_->board(),
+       .ring = credentials_.has_value() ? credentials_->ring : std::nullopt},
+      self_, transports(), &parameters_->memory()));
+}
+
+ProcessTransport& Worker::transports() {
+  const MutexLock lock(mutex_);
+  if (transports_ == nullptr)
+    transports_ = std::make_unique<ProcessTransport>(credentials_);
+  return *transports_;
 }
 
 Session& Worker::session() {
@@ -338,6 +351,7 @@ std::shared_ptr<EarlyGather> Worker::EarlyOrNew() {
   std::shared_ptr<EarlyGather> by = early();
   if (by != nullptr) return by;
   by = ValueOrThrow(EarlyGather::Connect(
+      transports().network(),
       {.config = config_, .rank = Rank{self_.rank}, .time = time_}));
   const MutexLock lock(mutex_);
   early_ = by;
@@ -405,7 +419,7 @@ void Worker::Fail(const std::string& why, const std::string& traceback,
   if (getpid() != process_) return;
   if (connected_ == nullptr) {
     const nb::gil_scoped_release released;
-    return TellCannotJoin(wire::JoinRequest::WORKER, self_.rank, self_.host,
+    return TellCannotJoin(transports().network(), wire::JoinRequest::WORKER, self_.rank, self_.host,
                           config_, absl::InternalError(why));
   }
   if (ends_job) {

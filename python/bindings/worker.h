@@ -40,6 +40,7 @@ class Worker {
     std::string program;                  // For the log.
     std::string mode;                     // As for --mode; empty: the config's.
     std::optional<int> health_port = {};  // As --health-port.
+    std::string key = {};                 // As --key; empty: the user's.
   };
   explicit Worker(const Place& place);
   // Leaves the job. In a child of the process that made it: does nothing.
@@ -141,6 +142,8 @@ class Worker {
   class Released;
 
   Session& session();
+  // Made when they are needed first. Any thread.
+  ProcessTransport& transports();
   std::shared_ptr<EarlyGather> early() const;
   // The same, made if there is none yet. Throws as Gather().
   std::shared_ptr<EarlyGather> EarlyOrNew();
@@ -160,13 +163,15 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<HealthPage> health_;  // nullptr: nobody asks.
+  const std::optional<Credentials> credentials_;
+  mutable Mutex mutex_;
+  std::unique_ptr<ProcessTransport> transports_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectedSession> connected_;
   // Of the open step: gradients stay on the GPU.
   bool on_device_ = false;
   bool by_all_reduce_ = false;
   // Of gradients on their way to the host, by table.
   std::map<int, StepOptions> options_;
-  mutable Mutex mutex_;
   // From the first collective before Open() on.
   std::shared_ptr<EarlyGather> early_ ABSL_GUARDED_BY(mutex_);
   std::string interrupted_ ABSL_GUARDED_BY(mutex_);

@@ -11,11 +11,12 @@ from slackline import _core, _device, _torchrun, _worlds
 from slackline._job import Job
 
 # As `slackline run` sets them (docs/own-models.md).
-_CLUSTER, _INDEX, _OUT, _DATA_DIR = (
+_CLUSTER, _INDEX, _OUT, _DATA_DIR, _KEY = (
     "SLACKLINE_CLUSTER",
     "SLACKLINE_INDEX",
     "SLACKLINE_OUT",
     "SLACKLINE_DATA_DIR",
+    "SLACKLINE_KEY",
 )
 _joined: Optional[Job] = None
 
@@ -31,6 +32,7 @@ def join(
     seed: bool = True,
     device: Optional[str] = None,
     health_port: Optional[int] = None,
+    key: Union[None, str, "os.PathLike[str]"] = None,
     on_error: str = "stop job",
 ) -> Job:
     """Takes this process's place in a job. Nothing is sent before the first batch.
@@ -58,6 +60,9 @@ def join(
         health_port: GET /healthz and /readyz are answered at this port of the config's
             health.host, as with ``--health-port`` of slackline_worker; 0: any free one.
             Default: as the config's health block says, else none.
+        key: file with the job's key, or with what a worker holds of it, as with ``--key`` of
+            slackline_worker. Default: as ``slackline run`` says, else the user's own
+            (``slackline keys``).
         on_error: what an error of this script ends: "stop job", or "leave job", in which
             the others go on if the mode allows it.
 
@@ -77,6 +82,7 @@ def join(
     if _joined is not None:
         raise RuntimeError("slackline.join() was called before; a process has one place in a job")
     config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
+    key_file = os.fspath(key) if key is not None else os.environ.get(_KEY, "")
     place = index if index is not None else os.environ.get(_INDEX, "")
     world: Union[_worlds.Joined, _worlds.Alone]
     started_by_run = cluster is None and bool(config)
@@ -94,7 +100,7 @@ def join(
     if under_torchrun:
         of_device = _device.in_config(device or "cpu", "slackline.join()")
         path, rank = _torchrun.join(config or None, mode, servers, of_device)
-        world = _worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port)
+        world = _worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port, key_file)
     elif not config:
         if index is not None:
             raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
@@ -115,6 +121,7 @@ def join(
             data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
             mode,
             health_port,
+            key_file,
         )
     _joined = Job(world, seed, on_error == "stop job")
     return _joined

@@ -42,9 +42,10 @@ class Joined:
         data_dir: str,
         mode: str = "",
         health_port: Optional[int] = None,
+        key: str = "",
     ) -> None:
         program = sys.argv[0] or "python"
-        self._worker = _core.Worker(cluster, index, out, data_dir, program, mode, health_port)
+        self._worker = _core.Worker(cluster, index, out, data_dir, program, mode, health_port, key)
         if self._worker.shows_health:
             # Children that outlive this process would keep its port.
             os.register_at_fork(after_in_child=self._worker.forget_health)

@@ -218,6 +218,7 @@ void CoordinatorThread::Run() {
       core_.OnMessage((*incoming)->from, (*incoming)->message,
                       options_.time.Now(), &effects);
     }
+    refusals_.Look(listener_->counts(), options_.time.Now());
     TakeCheckpoints(&effects);
     core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())

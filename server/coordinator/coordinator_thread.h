@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/net/poller.h"
+#include "common/net/refusal_log.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
 #include "server/coordinator/checkpoint_thread.h"
@@ -108,6 +109,7 @@ class CoordinatorThread {
   absl::Status saved_;  // Written by the thread, read after it has ended.
   Waker waker_;
   std::unique_ptr<Listener> listener_;
+  RefusalLog refusals_{"coordinator"};
   std::unique_ptr<RunFiles> files_;
   Keeping keeping_;  // Without the state, once it has begun.
   bool keeps_state_;

@@ -136,6 +136,7 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
     : options_(options),
       peers_(std::move(peers)),
       control_(std::move(control)),
+      refusals_(absl::StrCat("shard thread ", options.core.self.thread)),
       core_(WithMemory(options.core, transport), schedule),
       sums_(WithMemory(SumCore::Options(), transport)),
       meter_(LoadMeter::Options(), options.time.Now()),
@@ -301,6 +302,7 @@ void ShardThread::WarnOfOverruns() {
 
 void ShardThread::SendStats() {
   WarnOfOverruns();
+  refusals_.Look(peers_->counts(), options_.time.Now());
   Message reply;
   reply.header.set_view_number(view_ == nullptr ? 0 : view_->number());
   wire::StatsReply& stats = *reply.header.mutable_stats_reply();

@@ -16,6 +16,7 @@
 #include "common/mutex.h"
 #include "common/net/peer_links.h"
 #include "common/net/poller.h"
+#include "common/net/refusal_log.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
@@ -113,6 +114,7 @@ class ShardThread {
   PeerLinks links_;  // Uses poller_.
   std::string trace_;
   int64_t overruns_told_ = 0;
+  RefusalLog refusals_;
   std::thread thread_;
 };
 

@@ -66,7 +66,7 @@ class Host {
 
 std::unique_ptr<CoordinatorClient> ClientOf(
     const std::vector<std::string>& endpoints) {
-  auto client = CoordinatorClient::Connect(endpoints, "digits");
+  auto client = CoordinatorClient::Connect(endpoints, "digits", std::nullopt);
   EXPECT_TRUE(client.ok()) << client.status();
   return *std::move(client);
 }

@@ -20,6 +20,7 @@
 #include "tools/cli/init/init_command.h"
 #include "tools/cli/invocation.h"
 #include "tools/cli/job/job_flags.h"
+#include "tools/cli/keys/keys_flags.h"
 #include "tools/cli/run/run_flags.h"
 
 namespace {
@@ -87,6 +88,7 @@ int main(int argc, char** argv) {
   slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);
+  slackline::AddKeysCommands(&app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
   slackline::AddHelpCommands(&app, &exit_code);
   // Not for people, so no help names it.

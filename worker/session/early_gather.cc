@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
+#include "common/membership/refused.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 
@@ -23,7 +24,7 @@ EarlyGather::EarlyGather(const Options& options)
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {}
 
 absl::StatusOr<std::unique_ptr<EarlyGather>> EarlyGather::Connect(
-    const Options& options) {
+    Transport& network, const Options& options) {
   std::unique_ptr<EarlyGather> early(new EarlyGather(options));
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = static_cast<int32_t>(options.rank),
@@ -32,7 +33,7 @@ absl::StatusOr<std::unique_ptr<EarlyGather>> EarlyGather::Connect(
     Place& place = early->places_.emplace_back(Place{.endpoint = endpoint});
     SL_ASSIGN_OR_RETURN(
         place.channel,
-        early->transport_.Connect(
+        network.Connect(
             self, endpoint,
             {.linger = absl::ZeroDuration(), .watch_link = true}));
     early->poller_.Add(*place.channel);
@@ -55,6 +56,15 @@ absl::StatusOr<bool> EarlyGather::LookAtLinks() {
                        " is gone; that server died or the job has ended"));
     }
     came_up |= place.up && !was_up;
+    if (*link != LinkState::kRefused) {
+      place.refused_since = absl::InfiniteFuture();
+      continue;
+    }
+    // Each attempt to connect is refused anew.
+    const absl::Time now = options_.time.Now();
+    place.refused_since = std::min(place.refused_since, now);
+    if (places_.size() == 1 && now - place.refused_since >= kRefusedMax)
+      return RefusedStatus(place.endpoint);
   }
   return came_up;
 }

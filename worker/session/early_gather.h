@@ -18,7 +18,6 @@
 #include "common/mutex.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
-#include "common/net/zmq/zmq_transport.h"
 #include "common/payload.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
@@ -34,8 +33,9 @@ class EarlyGather {
     TimeSource time;
   };
   // Nobody needs to listen at the coordinator's address yet.
+  // `network` outlives it.
   static absl::StatusOr<std::unique_ptr<EarlyGather>> Connect(
-      const Options& options);
+      Transport& network, const Options& options);
 
   // As Session::Gather(), of all workers of the config. DeadlineExceeded names
   // who has not come within limits.start_timeout_ms; InvalidArgument: the
@@ -55,6 +55,7 @@ class EarlyGather {
     std::string endpoint;
     std::unique_ptr<Channel> channel = nullptr;
     bool up = false;  // Somebody listens there.
+    absl::Time refused_since = absl::InfiniteFuture();
   };
   explicit EarlyGather(const Options& options);
   absl::Status interrupted() const;
@@ -67,7 +68,6 @@ class EarlyGather {
   bool any_up() const;
 
   const Options options_;
-  ZmqTransport transport_;
   std::vector<Place> places_;
   Waker waker_;
   Poller poller_;

@@ -36,6 +36,7 @@
 #include "absl/time/time.h"
 #include "common/health/health_board.h"
 #include "common/ids.h"
+#include "common/keys/secret.h"
 #include "common/mutex.h"
 #include "common/net/transport.h"
 #include "common/optim/schedule.h"
@@ -81,6 +82,8 @@ class Session {
     // asks for it (Keep), and gives it back (Restore).
     bool keeps_state = false;
     HealthBoard* health = nullptr;  // As in WorkerLoop::Options.
+    // As in Credentials: what protects all-reduce over tcp.
+    std::optional<Secret> ring = std::nullopt;
   };
 
   // Everything handed over outlives the session. `to_coordinator` and

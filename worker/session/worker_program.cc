@@ -15,14 +15,14 @@ namespace slackline {
 
 absl::StatusOr<std::unique_ptr<ConnectedSession>> ConnectedSession::Create(
     const Session::Options& options, const WorkerProcess& self,
-    ParameterMemory* parameters) {
+    ProcessTransport& transports, ParameterMemory* parameters) {
   std::unique_ptr<ConnectedSession> connected(new ConnectedSession());
   if (const auto link = LinkOf(self.conditions); link.has_value()) {
     spdlog::info("traffic with the servers has to pass a link: {}",
                  self.conditions.link().ShortDebugString());
-    connected->delayed_.emplace(connected->transport_, *link, options.time);
+    connected->delayed_.emplace(transports.all(), *link, options.time);
   }
-  Transport& to_coordinator = connected->transport_;
+  Transport& to_coordinator = transports.all();
   SL_ASSIGN_OR_RETURN(
       connected->session_,
       Session::Create(options, parameters, to_coordinator,
@@ -58,11 +58,14 @@ void WorkerPlace::Interruptible::Interrupt(const std::string& reason) {
 
 WorkerPlace::WorkerPlace(const MemberFlags& flags,
                          const config::ClusterConfig& config,
-                         const TimeSource& time, HealthBoard* health)
+                         const TimeSource& time, HealthBoard* health,
+                         const std::optional<Credentials>& credentials)
     : flags_(flags),
       config_(config),
       time_(time),
       health_(health),
+      ring_(credentials.has_value() ? credentials->ring : std::nullopt),
+      transports_(credentials),
       workers_(WorkerProcesses(config)),
       index_(static_cast<size_t>(flags.index)),
       wishes_(WishesOfSignals(config)),
@@ -91,8 +94,9 @@ absl::Status WorkerPlace::Train(
                                 .elastic = work.elastic,
                                 .step_by_table = work.step_by_table,
                                 .keeps_state = work.keeps_state,
-                                .health = health_},
-                               self(), parameters));
+                                .health = health_,
+                                .ring = ring_},
+                               self(), transports_, parameters));
   joins_ = true;
   interruptible_.Set(&connected->session());
   absl::Status trained = train(connected->session());
@@ -114,22 +118,26 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
            },
        .run =
            [&](const MemberFlags& flags, const config::ClusterConfig& config,
-               const TimeSource& time) {
+               const TimeSource& time) -> absl::Status {
              const absl::StatusOr<std::unique_ptr<HealthPage>> health =
                  HealthPage::Start(config, {.is_server = false,
                                             .index = flags.index,
                                             .port_given = flags.health_port,
                                             .time = time});
+             SL_ASSIGN_OR_RETURN(
+                 const std::optional<Credentials> credentials,
+                 CredentialsHere(config, Role::kWorker, flags.key));
              WorkerPlace place(flags, config, time,
                                health.ok() && *health != nullptr
                                    ? (*health)->board()
-                                   : nullptr);
+                                   : nullptr,
+                               credentials);
              WarnOfAnotherHost(place.self());
              const absl::Status worked =
                  health.ok() ? program.run(place) : health.status();
              // A worker that was interrupted ends at once.
              if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
-               TellCannotJoin(wire::JoinRequest::WORKER, flags.index,
+               TellCannotJoin(place.transports().network(), wire::JoinRequest::WORKER, flags.index,
                               place.self().host, config, worked);
              }
              return worked;

@@ -12,8 +12,7 @@
 #include "common/config/cluster_config.h"
 #include "common/mutex.h"
 #include "common/net/delayed/delayed_transport.h"
-#include "common/net/shm/shm_transport.h"
-#include "common/net/zmq/zmq_transport.h"
+#include "common/net/process_transport.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "proto/cluster.pb.h"
@@ -25,18 +24,16 @@ namespace slackline {
 class ConnectedSession {
  public:
   // The link of worker { conditions } is between the session and the servers.
-  // Errors as of Session::Create().
+  // `transports` outlives it. Errors as of Session::Create().
   static absl::StatusOr<std::unique_ptr<ConnectedSession>> Create(
       const Session::Options& options, const WorkerProcess& self,
-      ParameterMemory* parameters);
+      ProcessTransport& transports, ParameterMemory* parameters);
 
   Session& session() { return *session_; }
 
  private:
   ConnectedSession() = default;
 
-  ZmqTransport over_network_;
-  ShmTransport transport_{over_network_};
   std::optional<DelayedTransport> delayed_;
   std::unique_ptr<Session> session_;
 };
@@ -47,14 +44,17 @@ void WarnOfAnotherHost(const WorkerProcess& self);
 // This process's place in the job.
 class WorkerPlace {
  public:
+  // What a worker of the job holds of its keys; nullopt with insecure: true.
   // `health` as in Session::Options.
   WorkerPlace(const MemberFlags& flags, const config::ClusterConfig& config,
-              const TimeSource& time, HealthBoard* health);
+              const TimeSource& time, HealthBoard* health,
+              const std::optional<Credentials>& credentials);
 
   const config::ClusterConfig& config() const { return config_; }
   const WorkerProcess& self() const { return workers_[index_]; }
   int workers() const { return static_cast<int>(workers_.size()); }
   const std::string& data_dir() const { return flags_.data_dir; }
+  ProcessTransport& transports() { return transports_; }
 
   // Has `train` run a session with these parameters, and returns what it
   // returns. SIGINT and SIGTERM interrupt the session; those that came before
@@ -93,6 +93,8 @@ class WorkerPlace {
   const config::ClusterConfig& config_;
   const TimeSource& time_;
   HealthBoard* const health_;
+  const std::optional<Secret> ring_;
+  ProcessTransport transports_;
   bool joins_ = false;
   const std::vector<WorkerProcess> workers_;
   const size_t index_;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
@@ -57,7 +58,16 @@ std::string NameOf(int descriptor) {
 void TcpPeers::OnAccepted(int descriptor) {
   const uint64_t cookie = CookieOf(descriptor);
   if (cookie == 0 || !BytesArrived(descriptor).has_value()) return;
-  peers_[descriptor] = {.cookie = cookie, .received = 0};
+  peers_[descriptor] = {
+      .cookie = cookie, .received = 0, .name = NameOf(descriptor)};
+}
+
+std::string TcpPeers::OnEnded(int descriptor) {
+  const auto peer = peers_.find(descriptor);
+  if (peer == peers_.end()) return "an address that is not known";
+  std::string name = std::move(peer->second.name);
+  peers_.erase(peer);
+  return name;
 }
 
 void TcpPeers::OnReceived(int descriptor, int64_t bytes) {
@@ -74,7 +84,7 @@ void TcpPeers::Look(absl::Time now) {
         CookieOf(descriptor) != peer.cookie) {
       continue;
     }
-    last_ended_ = absl::StrCat(NameOf(descriptor), " with ",
+    last_ended_ = absl::StrCat(peer.name, " with ",
                                *arrived - peer.received, " bytes unread");
     // ZeroMQ owns the descriptor. It reads the end of the connection, drops
     // what it holds of it and closes it, which resets the connection.

@@ -30,7 +30,8 @@ class TcpPeers {
   // The connection with this file descriptor begins and ends. One that is no
   // TCP connection is ignored.
   void OnAccepted(int descriptor);
-  void OnEnded(int descriptor) { peers_.erase(descriptor); }
+  // Returns who it was, address and port.
+  std::string OnEnded(int descriptor);
   // A message of so many bytes, as sent, came from it.
   void OnReceived(int descriptor, int64_t bytes);
 
@@ -50,6 +51,7 @@ class TcpPeers {
   struct Peer {
     uint64_t cookie = 0;  // Of the socket: descriptors are used again.
     int64_t received = 0;
+    std::string name = {};
   };
   const int64_t unread_bytes_max_;
   std::unordered_map<int, Peer> peers_;  // By descriptor.

@@ -19,6 +19,8 @@
 #include "absl/strings/str_format.h"
 #include "common/net/header_codec.h"
 #include "common/net/payload_frames.h"
+#include "common/keys/authority.h"
+#include "common/net/zmq/key_check.h"
 #include "common/net/zmq/tcp_peers.h"
 #include "common/status.h"
 
@@ -33,6 +35,9 @@ constexpr size_t kSuffixMax = 64;
 // A payload keeps no more alive of the frame that it shares than so many times
 // its own bytes, else it is copied: whoever holds it counts its own.
 constexpr size_t kKeptTimesMax = 16;
+// In which a connection has to have shown its key, so that those that say
+// nothing do not hold descriptors.
+constexpr absl::Duration kHandshakeMax = absl::Seconds(10);
 // As many as ZeroMQ allows.
 constexpr int kSocketsMax = 65535;
 
@@ -164,9 +169,12 @@ void TakePayloads(zmq::message_t&& frame, absl::Span<const size_t> sizes,
   }
 }
 
-// Of one frame of this size (ZMTP 3.0: flags, and a length of 1 or 8 bytes).
-int64_t BytesOnWire(size_t frame) {
-  return static_cast<int64_t>(frame) + (frame > 255 ? 9 : 2);
+// Of one frame of this size (ZMTP 3.0: flags, and a length of 1 or 8 bytes). An
+// encrypted one is a frame of a name, a nonce, a code and the flags beside it
+// (CURVE: 8, 8, 16 and 1 bytes).
+int64_t BytesOnWire(size_t frame, bool encrypted) {
+  const size_t bytes = frame + (encrypted ? 33 : 0);
+  return static_cast<int64_t>(bytes) + (bytes > 255 ? 9 : 2);
 }
 
 int Milliseconds(absl::Duration duration) {
@@ -180,6 +188,10 @@ class ZmqSocket {
 
   zmq::socket_t& raw() { return socket_; }
   const ChannelOptions& options() const { return options_; }
+
+  // Before it connects, or binds.
+  void ConnectWith(const Credentials& credentials);
+  void ListenWith(const Credentials& credentials);
 
   int Descriptor() const { return socket_.get(zmq::sockopt::fd); }
   // Also makes the socket take in what has happened meanwhile.
@@ -207,6 +219,7 @@ class ZmqSocket {
  private:
   const ChannelOptions options_;
   zmq::socket_t socket_;
+  bool encrypted_ = false;
   // The last call was a receive that found nothing: every message since then
   // shows in the file descriptor.
   bool drained_ = false;
@@ -231,6 +244,30 @@ ZmqSocket::ZmqSocket(zmq::context_t& context, int type,
   socket_.set(zmq::sockopt::tcp_keepalive_intvl, (seconds + 3) / 4);
   socket_.set(zmq::sockopt::tcp_keepalive_cnt, 3);
   socket_.set(zmq::sockopt::tcp_maxrt, Milliseconds(options.silence_max));
+}
+
+// A key of 32 bytes. ZeroMQ also takes text, of other sizes.
+zmq::const_buffer KeyBuffer(const Secret::Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
+void ZmqSocket::ConnectWith(const Credentials& credentials) {
+  const PublicKey& other = options_.listener == Role::kServer
+                               ? credentials.server
+                               : credentials.worker;
+  socket_.set(zmq::sockopt::curve_serverkey, KeyBuffer(other));
+  socket_.set(zmq::sockopt::curve_publickey,
+              KeyBuffer(PublicKeyOf(credentials.own)));
+  socket_.set(zmq::sockopt::curve_secretkey,
+              KeyBuffer(credentials.own.bytes()));
+  encrypted_ = true;
+}
+
+void ZmqSocket::ListenWith(const Credentials& credentials) {
+  socket_.set(zmq::sockopt::curve_server, true);
+  socket_.set(zmq::sockopt::curve_secretkey,
+              KeyBuffer(credentials.own.bytes()));
+  encrypted_ = true;
 }
 
 absl::StatusOr<absl::Duration> ZmqSocket::WaitMax() {
@@ -272,7 +309,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
   absl::Status status = cutter.TakeSizes(payloads_max(), &rest);
   if (status.ok()) status = ParseHeader(rest, &message->header);
   int64_t bytes = static_cast<int64_t>(rest.size());
-  bytes_on_wire_ = BytesOnWire(header.size());
+  bytes_on_wire_ = BytesOnWire(header.size(), encrypted_);
   bool more = header.more();
   while (more) {
     zmq::message_t frame;
@@ -280,7 +317,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     SL_CHECK(received, "ZeroMQ delivered part of a message");
     more = frame.more();
     bytes += static_cast<int64_t>(frame.size());
-    bytes_on_wire_ += BytesOnWire(frame.size());
+    bytes_on_wire_ += BytesOnWire(frame.size(), encrypted_);
     if (!status.ok()) continue;  // The rest is only to be taken away.
     const absl::StatusOr<absl::Span<const size_t>> sizes =
         cutter.Cut(frame.size());
@@ -381,6 +418,19 @@ void EndMonitor(zmq::socket_t& socket) {
   (void)zmq_socket_monitor(socket.handle(), nullptr, 0);
 }
 
+// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL, at a listener with a key.
+std::string WhyProtocolFailed(uint32_t value) {
+  switch (value) {
+    case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+      return "it has no key";
+    case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+      return "it has the key of another job, or what it sent was changed under "
+             "way";
+    default:
+      return "it does not speak ZeroMQ with a key";
+  }
+}
+
 // nullopt if there is none.
 absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
   zmq::message_t frame;
@@ -403,7 +453,9 @@ absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
 
 class ZmqListener : public Listener {
  public:
+  // Without credentials everybody is heard.
   ZmqListener(zmq::context_t& context, const std::string& monitor_endpoint,
+              const std::optional<Credentials>& credentials,
               const ChannelOptions& options);
   ~ZmqListener() override {
     if (monitor_.has_value()) EndMonitor(socket_.raw());
@@ -424,9 +476,14 @@ class ZmqListener : public Listener {
   void Forget(const PeerId& peer);
   // Takes in which connections have begun and ended.
   absl::Status ReceiveConnections();
+  // Why the sender of this frame may not say that; empty: it may.
+  std::string WhyRefused(zmq::message_t& id, const Incoming& incoming);
 
   ZmqSocket socket_;
   zmq::context_t& context_;
+  const bool has_keys_;
+  // What was wrong with the connection that ends next; empty: nothing.
+  std::string why_ends_;
   const std::string monitor_endpoint_;
   std::optional<ZmqSocket> monitor_;  // Of socket_; from Bind() to tcp on.
   TcpPeers tcp_peers_;
@@ -438,9 +495,11 @@ class ZmqListener : public Listener {
 
 ZmqListener::ZmqListener(zmq::context_t& context,
                          const std::string& monitor_endpoint,
+                         const std::optional<Credentials>& credentials,
                          const ChannelOptions& options)
     : socket_(context, ZMQ_ROUTER, options),
       context_(context),
+      has_keys_(credentials.has_value()),
       monitor_endpoint_(monitor_endpoint),
       tcp_peers_(options.unread_bytes_max) {
   zmq::socket_t& router = socket_.raw();
@@ -455,6 +514,8 @@ ZmqListener::ZmqListener(zmq::context_t& context,
   router.set(zmq::sockopt::rcvhwm, 0);
   router.set(zmq::sockopt::maxmsgsize,
              std::min(options.message_bytes_max, options.unread_bytes_max));
+  if (has_keys_) socket_.ListenWith(*credentials);
+  router.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshakeMax));
   // Who may use ipc could as well kill this process.
   const uid_t self = geteuid();
   if (zmq_setsockopt(router.handle(), ZMQ_IPC_FILTER_UID, &self,
@@ -490,12 +551,49 @@ absl::Status ZmqListener::ReceiveConnections() {
     SL_ASSIGN_OR_RETURN(const std::optional<MonitorEvent> event,
                         ReceiveEvent(*monitor_));
     if (!event.has_value()) return absl::OkStatus();
-    if (event->kind == ZMQ_EVENT_ACCEPTED) {
-      tcp_peers_.OnAccepted(static_cast<int>(event->value));
-    } else {
-      tcp_peers_.OnEnded(static_cast<int>(event->value));
+    switch (event->kind) {
+      case ZMQ_EVENT_ACCEPTED:
+        tcp_peers_.OnAccepted(static_cast<int>(event->value));
+        break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        why_ends_ = "it has a key of its own that is none of this job";
+        break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        why_ends_ = WhyProtocolFailed(event->value);
+        break;
+      // Who has no key ends the connection when he sees that he needs one; who
+      // says nothing is ended.
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        why_ends_ = "it has shown no key";
+        break;
+      default: {
+        const std::string who =
+            tcp_peers_.OnEnded(static_cast<int>(event->value));
+        if (!why_ends_.empty() && has_keys_) {
+          ++counts_.refused;
+          counts_.last_refused =
+              absl::StrCat(who, ": ", std::exchange(why_ends_, ""));
+        }
+        break;
+      }
     }
   }
+}
+
+std::string ZmqListener::WhyRefused(zmq::message_t& id,
+                                    const Incoming& incoming) {
+  // Threads of this process have no connection, and no key.
+  if (!has_keys_ || zmq_msg_get(id.handle(), ZMQ_SRCFD) < 0) return "";
+  const char* const user = zmq_msg_gets(id.handle(), "User-Id");
+  Role role = Role::kReader;
+  if (user == nullptr || !KeyCheck::RoleOf(user, &role)) return "has no key";
+  const std::string why =
+      MayBe(role, incoming.from.kind)
+          ? WhyNotSay(role, incoming.message.header)
+          : absl::StrCat("may not be ", incoming.from.ToString());
+  return why.empty() ? ""
+                     : absl::StrCat("who has the key of a ", RoleName(role),
+                                    " ", why);
 }
 
 absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
@@ -505,7 +603,11 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
       // ZeroMQ's threads would wait for room in a queue that is full.
       monitor_->raw().set(zmq::sockopt::rcvhwm, 0);
       Monitor(socket_.raw(), monitor_endpoint_,
-              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED, monitor_->raw());
+              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
+                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                  ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+              monitor_->raw());
     }
     TakeIpv6(endpoint, &socket_.raw());
     socket_.raw().bind(endpoint);
@@ -545,11 +647,19 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
           "without a suffix such as #1a";
     }
     if (fault.empty()) {
-      Learn(incoming.from, text);
-      return incoming;
+      const std::string refused = WhyRefused(id, incoming);
+      if (refused.empty()) {
+        Learn(incoming.from, text);
+        return incoming;
+      }
+      ++counts_.refused;
+      counts_.last_refused =
+          absl::StrCat(incoming.from.ToString(), ": ", refused);
+      SendError(id, refused);
+      continue;
     }
     ++counts_.malformed;
-    SendError(id, fault);
+    SendError(id, absl::StrCat("malformed message: ", fault));
   }
   return std::nullopt;
 }
@@ -583,8 +693,7 @@ void ZmqListener::Forget(const PeerId& peer) {
 void ZmqListener::SendError(const zmq::message_t& to,
                             const std::string& error) {
   Message reply;
-  reply.header.mutable_error_reply()->set_error(
-      absl::StrCat("malformed message: ", error));
+  reply.header.mutable_error_reply()->set_error(error);
   zmq::message_t id(to.data(), to.size());
   // Whoever sends garbage and does not wait for the answer misses it.
   const absl::StatusOr<bool> reached = socket_.SendFrame(id, true);
@@ -643,6 +752,7 @@ class ZmqChannel : public Channel {
   // Connects.
   ZmqChannel(zmq::context_t& context, const std::string& routing_id,
              const std::string& monitor_endpoint, const std::string& endpoint,
+             const std::optional<Credentials>& credentials,
              const ChannelOptions& options);
   ~ZmqChannel() override {
     if (monitor_.has_value()) EndMonitor(socket_.raw());
@@ -668,9 +778,11 @@ class ZmqChannel : public Channel {
 ZmqChannel::ZmqChannel(zmq::context_t& context, const std::string& routing_id,
                        const std::string& monitor_endpoint,
                        const std::string& endpoint,
+                       const std::optional<Credentials>& credentials,
                        const ChannelOptions& options)
     : endpoint_(endpoint), socket_(context, ZMQ_DEALER, options) {
   zmq::socket_t& dealer = socket_.raw();
+  if (credentials.has_value()) socket_.ConnectWith(*credentials);
   dealer.set(zmq::sockopt::routing_id, routing_id);
   // Try again soon at first, since processes start together, then less often.
   dealer.set(zmq::sockopt::reconnect_ivl, 20);
@@ -728,7 +840,10 @@ LinkMonitor::LinkMonitor(zmq::context_t& context, ZmqSocket& dealer,
                          absl::Duration attempt_max)
     : socket_(context, ZMQ_PAIR, dealer.options()), attempt_max_(attempt_max) {
   Monitor(dealer.raw(), endpoint,
-          ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED,
+          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_DELAYED |
+              ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
           socket_.raw());
 }
 
@@ -740,8 +855,15 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
     if (!event.has_value()) return state;
     const absl::Time now = MonotonicNow();
     switch (event->kind) {
-      case ZMQ_EVENT_CONNECTED:
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         state = LinkState::kUp;
+        break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      // A process that just dies looks like this, too; then the next attempt
+      // says so.
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        state = LinkState::kRefused;
         break;
       case ZMQ_EVENT_CONNECT_DELAYED:
         attempt_at_ = now;
@@ -764,13 +886,26 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
 }  // namespace
 
 ZmqTransport::ZmqTransport(const Options& options)
-    : context_(std::make_unique<zmq::context_t>(options.io_threads)),
+    : credentials_(options.credentials),
+      context_(std::make_unique<zmq::context_t>(options.io_threads)),
       token_(RandomNumber()) {
   // By default a process has 1023, and a shard thread takes a few.
   context_->set(zmq::ctxopt::max_sockets, kSocketsMax);
 }
 
-ZmqTransport::~ZmqTransport() = default;
+ZmqTransport::~ZmqTransport() {
+  // Ends the thread of the key check, which the context would wait for.
+  context_->shutdown();
+}
+
+absl::Status ZmqTransport::BeginKeyCheck() {
+  const MutexLock lock(key_check_mutex_);
+  if (!credentials_.has_value() || key_check_ != nullptr)
+    return absl::OkStatus();
+  SL_ASSIGN_OR_RETURN(key_check_,
+                      KeyCheck::Start(*context_, credentials_->admits));
+  return absl::OkStatus();
+}
 
 std::string ZmqTransport::UniqueSuffix() {
   // With the text of a PeerId short enough that ZeroMQ keeps a routing id, up
@@ -784,8 +919,10 @@ absl::StatusOr<std::unique_ptr<Listener>> ZmqTransport::Listen(
   SL_RETURN_IF_ERROR(CheckChannelOptions(options));
   const std::string monitor =
       absl::StrCat("inproc://connections-", UniqueSuffix());
+  SL_RETURN_IF_ERROR(BeginKeyCheck());
   try {
-    return std::make_unique<ZmqListener>(*context_, monitor, options);
+    return std::make_unique<ZmqListener>(*context_, monitor, credentials_,
+                                         options);
   } catch (const zmq::error_t& error) {
     return CallFailed("create a ROUTER socket",
                       error.num() == EMFILE ? kFilesHint : "", error);
@@ -801,7 +938,8 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
     return std::make_unique<ZmqChannel>(
         *context_,
         absl::StrCat(self.ToString(), std::string(1, kSuffixMark), suffix),
-        absl::StrCat("inproc://link-", suffix), endpoint, options);
+        absl::StrCat("inproc://link-", suffix), endpoint, credentials_,
+        options);
   } catch (const zmq::error_t& error) {
     return CallFailed(absl::StrCat("connect to ", endpoint),
                       ConnectHint(error.num()), error);

@@ -10,6 +10,12 @@
 // other socket has. So two processes that call themselves alike never share a
 // routing id, which ZeroMQ does not bear well.
 //
+// With credentials every tcp and ipc connection is encrypted and authenticated
+// by CURVE (rfc.zeromq.org/spec/26): both ends prove their role's key
+// (common/keys/credentials.h), with new session keys for each connection, so
+// nothing that was recorded counts again. Connections within the process need
+// none.
+//
 // Only files of this folder (and the raw half of benchmarks) include zmq.hpp.
 #pragma once
 
@@ -17,8 +23,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "common/keys/credentials.h"
+#include "common/mutex.h"
 #include "common/net/transport.h"
 
 namespace zmq {
@@ -33,11 +42,15 @@ inline constexpr size_t kZeroCopyBytes = 2048;
 
 // Holds the I/O threads of a process. The destructor waits until they have sent
 // what they hold, at most their linger.
+class KeyCheck;
+
 class ZmqTransport : public Transport {
  public:
   struct Options {
     // One moves about 4 GB/s; more only help with several busy peers and cores.
     int io_threads = 1;
+    // Without: everything is plain, and everybody is heard.
+    std::optional<Credentials> credentials = std::nullopt;
   };
   ZmqTransport() : ZmqTransport(Options()) {}
   explicit ZmqTransport(const Options& options);
@@ -56,7 +69,13 @@ class ZmqTransport : public Transport {
   // Never given out before, in this process or another one.
   std::string UniqueSuffix();
 
+  // Lets nobody in without a key, from the first listener on.
+  absl::Status BeginKeyCheck();
+
+  const std::optional<Credentials> credentials_;
   const std::unique_ptr<zmq::context_t> context_;
+  Mutex key_check_mutex_;
+  std::unique_ptr<KeyCheck> key_check_ ABSL_GUARDED_BY(key_check_mutex_);
   const uint64_t token_;  // Random.
   std::atomic<uint64_t> next_number_{1};
 };

@@ -23,7 +23,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/io/atomic_file.h"
+#include "common/keys/key_file.h"
 #include "common/process/exit_code.h"
+#include "common/process/job_key.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -138,6 +140,7 @@ class Agent {
     }
     if (terminated_) AwaitProcesses();
     EndAll();
+    if (!key_file_.empty()) unlink(key_file_.c_str());
     return kExitDone;
   }
 
@@ -302,6 +305,7 @@ class Agent {
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
+      SL_RETURN_IF_ERROR(TakeKey(begin));
       files_.emplace(begin.run_folder(), MaySend(begin));
       put_.emplace(begin.run_folder());
     } else {
@@ -311,6 +315,19 @@ class Agent {
     run_folder_ = begin.run_folder();
     if (!begin.fork_program().empty())
       processes_.LoadForkServer(begin.fork_program());
+    return absl::OkStatus();
+  }
+
+  // It goes with this agent: the folder is of this host alone.
+  absl::Status TakeKey(const agent::Begin& begin) {
+    if (begin.key().empty()) return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(begin.key(), "job.key"));
+    const std::string file = JobKeyFileOf(begin.run_folder());
+    unlink(file.c_str());
+    const absl::Status written = WriteKeyFile(file, key);
+    // By an agent of another host that has this folder, too.
+    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
+    key_file_ = file;
     return absl::OkStatus();
   }
 
@@ -490,6 +507,7 @@ class Agent {
   absl::Time hang_up_at_ = absl::InfiniteFuture();
   const std::string host_name_ = OwnHostName();
   std::string run_folder_;
+  std::string key_file_;  // That this agent has written; empty: none.
   std::string mark_;  // A file of this agent; empty: none.
   // None: the run's folder is shared.
   std::optional<ChangedFiles> files_;

@@ -19,8 +19,8 @@ namespace slackline {
 inline constexpr size_t kFilePartBytesMax = 256 << 10;
 
 // Looks at the regular files in a folder, and at logs that are named; of
-// folders in it, as of checkpoints, nothing is sent. Nor is the config, which
-// was sent to this host; nor the coordinator's state and files with ".partial-"
+// folders in it, as of checkpoints, nothing is sent. Nor are the config and
+// the job's key, which were sent to this host; nor the coordinator's state and files with ".partial-"
 // in their names, which are of use to processes of this host alone.
 // Thread-compatible.
 class ChangedFiles {

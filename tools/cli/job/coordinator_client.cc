@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 
@@ -29,22 +28,25 @@ uint64_t RandomInstance() {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(std::string job,
-                                     std::unique_ptr<Transport> transport)
+CoordinatorClient::CoordinatorClient(
+    std::string job, const std::optional<Credentials>& credentials)
     : job_(std::move(job)),
-      transport_(std::move(transport)),
+      has_key_(credentials.has_value()),
+      transports_(credentials),
       // People do not notice a few microseconds.
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
-    const std::vector<std::string>& endpoints, const std::string& job) {
+    const std::vector<std::string>& endpoints, const std::string& job,
+    const std::optional<Credentials>& credentials) {
   SL_CHECK(!endpoints.empty(), "a coordinator is somewhere");
   std::unique_ptr<CoordinatorClient> client(
-      new CoordinatorClient(job, std::make_unique<ZmqTransport>()));
+      new CoordinatorClient(job, credentials));
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = 0,
                     .instance = RandomInstance()};
-  ChannelOptions options = {.linger = absl::ZeroDuration()};
+  ChannelOptions options = {.linger = absl::ZeroDuration(),
+                            .watch_link = true};
   if (endpoints.size() == 1) {
     client->answers_at_ = 0;
   } else {
@@ -52,7 +54,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
   }
   for (const std::string& endpoint : endpoints) {
     SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
-                        client->transport_->Connect(self, endpoint, options));
+                        client->transports_.network().Connect(self, endpoint,
+                                                              options));
     client->poller_.Add(*channel);
     client->places_.push_back(
         {.endpoint = endpoint, .channel = std::move(channel)});
@@ -83,6 +86,9 @@ absl::Status CoordinatorClient::Send(wire::Call call) {
 absl::StatusOr<std::optional<CoordinatorClient::Received>>
 CoordinatorClient::ReceiveMessage() {
   for (size_t i = 0; i < places_.size(); ++i) {
+    SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
+                        places_[i].channel->ReceiveLinkState());
+    if (link.has_value()) places_[i].link = *link;
     SL_ASSIGN_OR_RETURN(std::optional<Message> message,
                         places_[i].channel->Receive());
     if (message.has_value())
@@ -109,6 +115,19 @@ std::string CoordinatorClient::PlacesText() const {
   return absl::StrJoin(places_, ", ", [](std::string* out, const Place& place) {
     absl::StrAppend(out, place.endpoint);
   });
+}
+
+std::string CoordinatorClient::RefusalsText() const {
+  std::string text;
+  for (const Place& place : places_) {
+    if (place.link != LinkState::kRefused) continue;
+    absl::StrAppend(
+        &text, "; what listens at ", place.endpoint,
+        has_key_ ? " has another key than this program, or none: name that of "
+                   "the job with --key=FILE"
+                 : " wants a key, and the config says insecure: true");
+  }
+  return text;
 }
 
 std::string CoordinatorClient::Where() const {
@@ -197,7 +216,8 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
   }
   return absl::DeadlineExceededError(
       absl::StrCat("no coordinator answered at ", PlacesText(), " within ",
-                   absl::ToInt64Milliseconds(wait_max), " ms", others_));
+                   absl::ToInt64Milliseconds(wait_max), " ms", others_,
+                   RefusalsText()));
 }
 
 absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/message.h"
 #include "common/net/poller.h"
+#include "common/net/process_transport.h"
 #include "common/net/transport.h"
 #include "proto/control.pb.h"
 #include "proto/run.pb.h"
@@ -27,8 +28,10 @@ class CoordinatorClient {
   // there are several, the coordinator of `job` is at one of them, and may come
   // to another one. What else answers there does not count, as another job's
   // coordinator. At the only one whoever answers is the coordinator.
+  // `credentials`: nullopt for a job with insecure: true.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(
-      const std::vector<std::string>& endpoints, const std::string& job);
+      const std::vector<std::string>& endpoints, const std::string& job,
+      const std::optional<Credentials>& credentials);
 
   // These send without waiting; what is lost is not repeated. The others go to
   // the endpoint that has last given a status, and to nobody if none has.
@@ -76,13 +79,15 @@ class CoordinatorClient {
   struct Place {
     std::string endpoint;
     std::unique_ptr<Channel> channel;
+    LinkState link = LinkState::kGone;
   };
   struct Received {
     size_t place = 0;
     Message message;
   };
 
-  CoordinatorClient(std::string job, std::unique_ptr<Transport> transport);
+  CoordinatorClient(std::string job,
+                    const std::optional<Credentials>& credentials);
   // A call for a status goes to all places, others to where the coordinator is.
   absl::Status Send(wire::Call call);
   // The next message of any place; nullopt if there is none.
@@ -100,11 +105,15 @@ class CoordinatorClient {
   absl::Status Refused(const wire::CallReply& reply) const;
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
   std::string PlacesText() const;  // All addresses.
+  // "; what listens at ENDPOINT has another key than this program", for each
+  // place where that is so.
+  std::string RefusalsText() const;
   // The address of the coordinator, or all if it is not known.
   std::string Where() const;
 
   const std::string job_;
-  const std::unique_ptr<Transport> transport_;
+  const bool has_key_;
+  ProcessTransport transports_;
   std::vector<Place> places_;
   Poller poller_;
   // Of the last status of our job, or the only one.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/process/job_key.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tools/cli/job/progress.h"
@@ -26,6 +27,20 @@ bool IsRunFolder(const std::string& config) {
 std::string ClusterFileOf(const std::string& config) {
   if (!IsRunFolder(config)) return config;
   return (fs::path(config) / "cluster.textproto").string();
+}
+
+std::string KeyFileOf(const std::string& given, const std::string& config) {
+  if (!given.empty() || !IsRunFolder(config)) return given;
+  std::string file = JobKeyFileOf(config);
+  std::error_code error;
+  return fs::exists(file, error) ? file : "";
+}
+
+absl::StatusOr<std::optional<Credentials>> KeyOfJob(
+    const std::string& given, const std::string& path,
+    const config::ClusterConfig& config) {
+  return CredentialsHere(config, Role::kOperator,
+                         KeyPlaceHere(KeyFileOf(given, path)));
 }
 
 bool HasEnded(const std::string& config) {
@@ -85,9 +100,12 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   if (!config.ok()) {
     return absl::InvalidArgumentError(config.status().message());
   }
+  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
+                      KeyOfJob(options.key, options.config, *config));
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<CoordinatorClient> client,
-      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job()));
+      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job(),
+                                 credentials));
   JobConnection job(options, *std::move(config), std::move(client));
   const absl::Status asked = job.Refresh();
   if (absl::IsDeadlineExceeded(asked)) {

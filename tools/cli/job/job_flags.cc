@@ -265,6 +265,11 @@ void AddJobFlags(CLI::App* command, JobOptions* options) {
       ->add_option("CONFIG", options->config,
                    "The cluster config, or the folder of a run")
       ->required();
+  command->add_option(
+      "--key", options->key,
+      "The file with the job's key, or with what an operator or a reader holds "
+      "of it; default: that in the folder of the run, else "
+      "~/.config/slackline/key");
   command
       ->add_option_function<int64_t>(
           "--timeout-ms",

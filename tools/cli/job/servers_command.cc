@@ -43,6 +43,8 @@ std::vector<std::string> Command(const AddServerOptions& options, int index) {
   if (IsRunFolder(options.job.config)) {
     command.push_back(absl::StrCat("--out=", options.job.config));
   }
+  const std::string key = KeyFileOf(options.job.key, options.job.config);
+  if (!key.empty()) command.push_back(absl::StrCat("--key=", key));
   return command;
 }
 

@@ -18,6 +18,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/io/sha256.h"
+#include "common/process/job_key.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -157,6 +158,8 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
   launch_.out_dir = options_.paths.run_folder;
   launch_.cluster_file =
       absl::StrCat(options_.paths.run_folder, "/cluster.textproto");
+  if (!launch_.key_file.empty())
+    launch_.key_file = JobKeyFileOf(options_.paths.run_folder);
   launch_.resume = WholePath(launch_.resume);
   for (const ServerProcess& server : ServerProcesses(options_.config))
     hosts_of_[{.worker = false, .index = server.index}] = server.host;
@@ -260,6 +263,7 @@ agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
   agent::Begin begin;
   begin.set_run_folder(launch_.out_dir);
   begin.set_config(options_.config_text);
+  begin.set_key(options_.key_text);
   std::vector<std::string> programs;
   const auto need = [&](const std::string& program) {
     if (std::find(programs.begin(), programs.end(), program) == programs.end())

@@ -41,6 +41,7 @@ class RemoteCluster : public Cluster {
   struct Options {
     LaunchOptions launch;     // As for a LocalCluster.
     std::string config_text;  // Of launch.cluster_file.
+    std::string key_text;     // Of launch.key_file; empty: there is none.
     config::ClusterConfig config;
     RemotePaths paths;
   };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
+#include "common/keys/key_file.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
@@ -219,9 +220,16 @@ class OtherMachines : public JobPlace {
   absl::StatusOr<std::unique_ptr<Cluster>> Start(
       const LaunchOptions& launch,
       const config::ClusterConfig& config) override {
+    std::string key;
+    if (!launch.key_file.empty()) {
+      SL_ASSIGN_OR_RETURN(const keys::Key of_job,
+                          ReadKeyFile(launch.key_file));
+      key = KeyText(of_job);
+    }
     return RemoteCluster::Start(
         {.launch = launch,
          .config_text = ToText(config),
+         .key_text = key,
          .config = config,
          .paths = RemotePathsOf(config.launch(), launch.bin_dir, launch.out_dir,
                                 launch.data_dir)},

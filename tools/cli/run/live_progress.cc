@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "job/job_config.h"
+#include "tools/cli/job/job_connection.h"
 
 namespace slackline {
 namespace {
@@ -28,8 +29,12 @@ void LiveProgress::Connect() {
   heard_ = absl::InfinitePast();
   const absl::StatusOr<config::ClusterConfig> config = LoadJobConfig(path);
   if (!config.ok()) return;
+  const absl::StatusOr<std::optional<Credentials>> credentials =
+      KeyOfJob("", out_dir_, *config);
+  if (!credentials.ok()) return;
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
-      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job());
+      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job(),
+                                 *credentials);
   if (client.ok()) client_ = *std::move(client);
 }
 

@@ -27,7 +27,8 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
             .environment = {{kClusterVariable, options.cluster_file},
                             {kIndexVariable, absl::StrCat(member.index)},
                             {kOutVariable, options.out_dir},
-                            {kDataDirVariable, options.data_dir}}};
+                            {kDataDirVariable, options.data_dir},
+                            {kKeyVariable, options.key_file}}};
   }
   MemberLaunch launch = {
       .command = {absl::StrCat(options.bin_dir, "/",
@@ -43,6 +44,8 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
+  if (!options.key_file.empty())
+    launch.command.push_back(absl::StrCat("--key=", options.key_file));
   if (member.worker) return launch;
   if (options.new_run && member.index == 0)
     launch.command.emplace_back("--new-run");

@@ -104,6 +104,11 @@ std::vector<std::string> BatchCommand(const std::string& program,
 
 void AddPlacementFlags(CLI::App* command, RunOptions* run) {
   command->add_option(
+      "--key", run->key,
+      "The file with the key that the job gets its own from, which goes with "
+      "it to all of its hosts; default: ~/.config/slackline/key, which is made "
+      "if there is none (slackline keys --help)");
+  command->add_option(
       "--on", run->overrides.engine,
       "Where processes are started: here, or on the hosts of the config by "
       "ssh, or by slurm: within an allocation on its nodes, outside of one by "

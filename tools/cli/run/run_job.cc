@@ -14,6 +14,7 @@
 #include "common/io/atomic_file.h"
 #include "common/process/exit_code.h"
 #include "common/process/interrupted_by.h"
+#include "common/process/job_key.h"
 #include "common/status.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/coordinator_client.h"
@@ -26,6 +27,7 @@
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run_beginning.h"
 #include "tools/cli/run/run_end.h"
+#include "tools/cli/run/run_key.h"
 #include "tools/cli/run/running_job.h"
 #include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
@@ -102,12 +104,16 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
          ToText(config)});
   };
   SL_RETURN_IF_ERROR(write_config());
+  SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RunKey> key,
+      RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
       .out_dir = out_dir,
+      .key_file = key->file(),
       .resume = beginning.folder(),
       .new_run = true,
       .any_server_takes_over = AnyServerTakesOver(config),
@@ -163,7 +169,8 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     }
     std::unique_ptr<Cluster> cluster = *std::move(started);
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
-                        CoordinatorClient::Connect(endpoints, config.job()));
+                        CoordinatorClient::Connect(endpoints, config.job(),
+                                                   key->credentials()));
     Restorer::Lost lost;
     absl::Status ended;
     {

@@ -1,0 +1,155 @@
+#include "common/keys/authority.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+namespace {
+
+using Body = wire::Header::BodyCase;
+
+// What a user may order a job to do.
+bool IsOrder(wire::Call::KindCase kind) {
+  switch (kind) {
+    case wire::Call::kStop:
+    case wire::Call::kFinish:
+    case wire::Call::kRebalance:
+    case wire::Call::kMoveShards:
+    case wire::Call::kDrain:
+    case wire::Call::kSetMode:
+    case wire::Call::kCheckpoint:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsOfWorker(const wire::Call& call) {
+  switch (call.kind_case()) {
+    case wire::Call::kGather:
+    case wire::Call::kStorePut:
+    case wire::Call::kStoreGet:
+    case wire::Call::kLeave:
+    case wire::Call::kStatus:
+    case wire::Call::kStepLimit:
+    case wire::Call::kArrive:
+    case wire::Call::kEntered:
+    case wire::Call::kRegroup:
+    case wire::Call::kLease:
+    case wire::Call::kCutPart:
+      return true;
+    case wire::Call::kCannotJoin:
+      return call.cannot_join().role() == wire::JoinRequest::WORKER;
+    case wire::Call::kStop:
+      // A member's: its training has diverged, or its time is over.
+      return call.incarnation() != 0;
+    default:
+      return false;
+  }
+}
+
+std::string WhyNotCall(Role role, const wire::Call& call) {
+  const wire::Call::KindCase kind = call.kind_case();
+  bool may = false;
+  switch (role) {
+    case Role::kServer:
+      may = true;
+      break;
+    case Role::kWorker:
+      may = IsOfWorker(call);
+      break;
+    case Role::kOperator:
+      may = kind == wire::Call::kStatus || IsOrder(kind);
+      break;
+    case Role::kReader:
+      may = kind == wire::Call::kStatus;
+      break;
+  }
+  if (may) return "";
+  const google::protobuf::FieldDescriptor* const field =
+      wire::Call::descriptor()->FindFieldByNumber(kind);
+  return absl::StrCat("may not call '",
+                      field == nullptr ? "nothing" : field->name(), "'");
+}
+
+}  // namespace
+
+const char* RoleName(Role role) {
+  switch (role) {
+    case Role::kServer:
+      return "server";
+    case Role::kWorker:
+      return "worker";
+    case Role::kOperator:
+      return "operator";
+    case Role::kReader:
+      return "reader";
+  }
+  return "";
+}
+
+bool MayBe(Role role, PeerId::Kind kind) {
+  switch (kind) {
+    case PeerId::Kind::kObserver:
+      return true;
+    case PeerId::Kind::kWorker:
+    case PeerId::Kind::kSum:
+      return role == Role::kWorker;
+    case PeerId::Kind::kServer:
+    case PeerId::Kind::kCoordinator:
+    case PeerId::Kind::kShardThread:
+      return role == Role::kServer;
+  }
+  return false;
+}
+
+std::string WhyNotSay(Role role, const wire::Header& header) {
+  const Body body = header.body_case();
+  bool may = false;
+  switch (body) {
+    case Body::kPushRequest:
+    case Body::kPullRequest:
+    case Body::kProbeRequest:
+    case Body::kSumRequest:
+      may = role == Role::kWorker;
+      break;
+    case Body::kHandOver:
+    case Body::kHandOverReply:
+      may = role == Role::kServer;
+      break;
+    case Body::kJoinRequest:
+      may = role == (header.join_request().role() == wire::JoinRequest::SERVER
+                         ? Role::kServer
+                         : Role::kWorker);
+      may = may && (role == Role::kServer || role == Role::kWorker);
+      break;
+    case Body::kHeartbeat:
+      may = role == Role::kServer || role == Role::kWorker;
+      break;
+    case Body::kCall:
+      return WhyNotCall(role, header.call());
+    // Answers, which come over channels, and what threads of one process say to
+    // each other.
+    case Body::kPushReply:
+    case Body::kPullReply:
+    case Body::kProbeReply:
+    case Body::kSumReply:
+    case Body::kErrorReply:
+    case Body::kStatsRequest:
+    case Body::kStatsReply:
+    case Body::kView:
+    case Body::kViewChange:
+    case Body::kJoinReply:
+    case Body::kHeartbeatReply:
+    case Body::kCallReply:
+    case Body::kWrongRun:
+    case Body::BODY_NOT_SET:
+      break;
+  }
+  if (may) return "";
+  const google::protobuf::FieldDescriptor* const field =
+      wire::Header::descriptor()->FindFieldByNumber(body);
+  return absl::StrCat("may not send '",
+                      field == nullptr ? "nothing" : field->name(), "'");
+}
+
+}  // namespace slackline

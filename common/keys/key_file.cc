@@ -1,0 +1,271 @@
+#include "common/keys/key_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/field_origins.h"
+#include "common/config/parse_text.h"
+#include "common/config/shell_line.h"
+#include "common/net/descriptor.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kKeyBytesMax = size_t{16} << 10;
+
+absl::Status CallFailed(const std::string& path, const char* call, int error) {
+  const std::string text = absl::StrCat("key file ", path, ": ", call, ": ",
+                                        std::strerror(error));
+  if (error == ENOENT) return absl::NotFoundError(text);
+  if (error == EEXIST) return absl::AlreadyExistsError(text);
+  if (error == EACCES) return absl::PermissionDeniedError(text);
+  return absl::UnavailableError(text);
+}
+
+// Who can read it besides its owner.
+absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
+  if (!S_ISREG(file.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key file ", path, ": is no regular file"));
+  }
+  const uid_t self = geteuid();
+  if (file.st_uid != self && file.st_uid != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "key file ", path, ": belongs to user ", file.st_uid,
+        ", who can change it, and this process is of user ", self,
+        "; take a copy of your own that nobody else can read"));
+  }
+  // Engines give secrets as files of root that a group may read.
+  const mode_t others =
+      file.st_uid == self ? (S_IRWXG | S_IRWXO) : (S_IWGRP | S_IRWXO);
+  if ((file.st_mode & others) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "key file ", path, ": others can read or change it (its mode is ",
+      absl::Hex(file.st_mode >> 6 & 7), absl::Hex(file.st_mode >> 3 & 7),
+      absl::Hex(file.st_mode & 7), ", 600 is required), so it protects nothing; ",
+      ShellLine({"chmod", "600", path}),
+      ", and make a new one if others may have read it (slackline keys init "
+      "--force)"));
+}
+
+absl::StatusOr<std::string> ReadPrivate(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return CallFailed(path, "open", errno);
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) return CallFailed(path, "stat", errno);
+  SL_RETURN_IF_ERROR(CheckPrivate(path, status));
+  std::string text(kKeyBytesMax + 1, '\0');
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    const ssize_t count =
+        read(file.get(), text.data() + bytes, text.size() - bytes);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return CallFailed(path, "read", errno);
+    if (count == 0) break;
+    bytes += static_cast<size_t>(count);
+  }
+  if (bytes > kKeyBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key file ", path, ": has more than ", kKeyBytesMax,
+                     " bytes, so it is no key file"));
+  }
+  text.resize(bytes);
+  return text;
+}
+
+// `what` as in "secret".
+absl::Status TakeHex(const std::string& name, const char* what,
+                     const std::string& hex, Secret* secret) {
+  if (Secret::FromHex(hex, secret)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", what, ": ", hex.empty() ? "is missing" : "is no",
+                   hex.empty() ? "; " : " ", 2 * Secret::kBytes,
+                   " hexadecimal digits", hex.empty() ? " are required" : ""));
+}
+
+Secret SecretOf(const std::string& hex) {
+  Secret secret({});
+  SL_CHECK(Secret::FromHex(hex, &secret), "a key that was checked");
+  return secret;
+}
+
+keys::Key::Role ProtoRole(Role role) {
+  switch (role) {
+    case Role::kServer:
+      return keys::Key::SERVER;
+    case Role::kWorker:
+      return keys::Key::WORKER;
+    case Role::kOperator:
+      return keys::Key::OPERATOR;
+    case Role::kReader:
+      break;
+  }
+  return keys::Key::READER;
+}
+
+std::string HexOf(const PublicKey& key) { return Secret(key).ToHex(); }
+
+}  // namespace
+
+absl::StatusOr<keys::Key> ParseKey(const std::string& text,
+                                   const std::string& name) {
+  keys::Key key;
+  FieldOrigins origins(name);
+  SL_RETURN_IF_ERROR(ParseConfigText(text, name, &key, &origins));
+  Secret secret({});
+  SL_RETURN_IF_ERROR(TakeHex(name, "secret", key.secret(), &secret));
+  if (key.role() == keys::Key::ALL) return key;
+  if (key.job().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": job: is missing; a role is one in a job"));
+  }
+  SL_RETURN_IF_ERROR(TakeHex(name, "server", key.server(), &secret));
+  SL_RETURN_IF_ERROR(TakeHex(name, "worker", key.worker(), &secret));
+  if (key.role() == keys::Key::WORKER)
+    SL_RETURN_IF_ERROR(TakeHex(name, "ring", key.ring(), &secret));
+  if (key.role() == keys::Key::SERVER) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": role: is SERVER; a server needs the key of the whole job"));
+  }
+  return key;
+}
+
+absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path) {
+  SL_ASSIGN_OR_RETURN(const std::string text, ReadPrivate(path));
+  return ParseKey(text, absl::StrCat("key file ", path));
+}
+
+std::string KeyText(const keys::Key& key) {
+  std::string text = absl::StrCat(
+      "# A key of Slackline. Whoever has it can ",
+      key.role() == keys::Key::READER
+          ? "look at the job"
+          : (key.role() == keys::Key::OPERATOR ? "look at the job and order it"
+                                               : "take part in the job"),
+      ": keep it to yourself.\n");
+  const auto line = [&text](const char* field, const std::string& value) {
+    if (!value.empty())
+      absl::StrAppend(&text, field, ": \"", value, "\"\n");
+  };
+  line("job", key.job());
+  if (key.role() != keys::Key::ALL)
+    absl::StrAppend(&text, "role: ", keys::Key::Role_Name(key.role()), "\n");
+  line("secret", key.secret());
+  line("server", key.server());
+  line("worker", key.worker());
+  line("ring", key.ring());
+  return text;
+}
+
+absl::Status WriteKeyFile(const std::string& path, const keys::Key& key) {
+  std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty() && !fs::exists(folder, error)) {
+    fs::create_directories(folder, error);
+    if (error) return CallFailed(path, "make its folder", error.value());
+    fs::permissions(folder, fs::perms::owner_all, error);
+  }
+  // It gets its name when all of it is there, and only if nobody has it.
+  std::string partial = absl::StrCat(path, ".new-XXXXXX");
+  const Descriptor file(mkostemp(partial.data(), O_CLOEXEC));  // Mode 600.
+  if (file.get() < 0) return CallFailed(path, "create", errno);
+  const std::string text = KeyText(key);
+  const bool written =
+      write(file.get(), text.data(), text.size()) ==
+          static_cast<ssize_t>(text.size()) &&
+      fsync(file.get()) == 0 && link(partial.c_str(), path.c_str()) == 0;
+  const int failure = errno;
+  unlink(partial.c_str());
+  return written ? absl::OkStatus() : CallFailed(path, "write", failure);
+}
+
+keys::Key NewUserKey() {
+  keys::Key key;
+  key.set_secret(Secret::Random().ToHex());
+  return key;
+}
+
+absl::StatusOr<keys::Key> ReadOrMakeUserKey(const std::string& path) {
+  absl::StatusOr<keys::Key> key = ReadKeyFile(path);
+  if (!absl::IsNotFound(key.status())) return key;
+  const absl::Status made = WriteKeyFile(path, NewUserKey());
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  return ReadKeyFile(path);
+}
+
+absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
+                                   const std::string& name) {
+  if (key.role() != keys::Key::ALL) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": holds what one role (", keys::Key::Role_Name(key.role()),
+        ") has of job '", key.job(), "'; the key of the job or of its user is "
+        "needed here"));
+  }
+  if (!key.job().empty() && key.job() != job) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": is the key of job '", key.job(), "', not of '", job, "'"));
+  }
+  if (!key.job().empty()) return key;
+  keys::Key of_job;
+  of_job.set_job(job);
+  of_job.set_secret(JobSecret(SecretOf(key.secret()), job).ToHex());
+  return of_job;
+}
+
+absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
+                                    const std::string& job, Role role,
+                                    const std::string& name) {
+  SL_ASSIGN_OR_RETURN(const keys::Key of_job, JobKeyOf(key, job, name));
+  const Credentials held = CredentialsOf(SecretOf(of_job.secret()), role);
+  keys::Key of_role;
+  of_role.set_job(job);
+  of_role.set_role(ProtoRole(role));
+  of_role.set_secret(held.own.ToHex());
+  of_role.set_server(HexOf(held.server));
+  of_role.set_worker(HexOf(held.worker));
+  if (held.ring.has_value()) of_role.set_ring(held.ring->ToHex());
+  return of_role;
+}
+
+absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
+                                            const std::string& job, Role role,
+                                            const std::string& name) {
+  if (key.role() == keys::Key::ALL) {
+    SL_ASSIGN_OR_RETURN(const keys::Key of_job, JobKeyOf(key, job, name));
+    return CredentialsOf(SecretOf(of_job.secret()), role);
+  }
+  if (key.job() != job) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": is of job '", key.job(), "', not of '", job, "'"));
+  }
+  // Who orders may look.
+  const bool looks = role == Role::kOperator && key.role() == keys::Key::READER;
+  if (key.role() != ProtoRole(role) && !looks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": holds what a ", keys::Key::Role_Name(key.role()),
+        " has of the job, and this process is to be a ", RoleName(role)));
+  }
+  Credentials credentials = {.role = looks ? Role::kReader : role,
+                             .own = SecretOf(key.secret()),
+                             .server = SecretOf(key.server()).bytes(),
+                             .worker = SecretOf(key.worker()).bytes()};
+  if (role == Role::kWorker) {
+    credentials.ring = SecretOf(key.ring());
+    credentials.admits = {{credentials.server, Role::kServer},
+                          {credentials.worker, Role::kWorker}};
+  }
+  return credentials;
+}
+
+}  // namespace slackline

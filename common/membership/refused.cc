@@ -1,0 +1,17 @@
+#include "common/membership/refused.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+
+absl::Status RefusedStatus(const std::string& endpoint) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      "what listens at ", endpoint,
+      " refuses this process: it has another key, or one of the two has "
+      "insecure: true and the other has not. All processes of a job need the "
+      "same key: copy the file that server 0 has (~/.config/slackline/key, or "
+      "that of its --key) to this host, and make sure that only you can read "
+      "it"));
+}
+
+}  // namespace slackline

@@ -1,0 +1,22 @@
+#include "common/net/refusal_log.h"
+
+#include <spdlog/spdlog.h>
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kSayEvery = absl::Minutes(1);
+
+}  // namespace
+
+void RefusalLog::Look(const ChannelCounts& counts, absl::Time now) {
+  if (counts.refused == said_ || now < next_) return;
+  const int64_t refused = counts.refused - said_;
+  said_ = counts.refused;
+  next_ = now + kSayEvery;
+  spdlog::warn("{}: refused {}{}; the job goes on", who_,
+               refused == 1 ? "" : std::to_string(refused) + " times, last ",
+               counts.last_refused);
+}
+
+}  // namespace slackline

@@ -1,0 +1,41 @@
+// Where a process finds the key of its job.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/keys/credentials.h"
+#include "common/keys/role.h"
+#include "proto/cluster.pb.h"
+#include "proto/keys.pb.h"
+
+namespace slackline {
+
+struct KeyPlace {
+  std::string given = {};  // A file that a flag names; empty: none does.
+  // The user's: slackline/key in $XDG_CONFIG_HOME, or in .config at home.
+  // Empty: this user has no home.
+  std::string own = {};
+};
+
+// By the environment of this process.
+KeyPlace KeyPlaceHere(const std::string& given);
+
+// In the folder of a run, while it runs: the key of its job.
+std::string JobKeyFileOf(const std::string& run_folder);
+
+// What this process holds as `role` of the job; nullopt with insecure: true.
+// The user's key is made where there is none and all of the job is on this
+// host. Errors as of ReadKeyFile() and CredentialsFrom(); NotFound says how to
+// get one.
+absl::StatusOr<std::optional<Credentials>> CredentialsHere(
+    const config::ClusterConfig& config, Role role, const KeyPlace& place);
+
+// For the folder of a run that begins: the key that its processes get, made of
+// the user's. Where a user's cannot be kept, it is one of this run alone.
+// nullopt with insecure: true.
+absl::StatusOr<std::optional<keys::Key>> KeyOfRun(
+    const config::ClusterConfig& config, const KeyPlace& place);
+
+}  // namespace slackline

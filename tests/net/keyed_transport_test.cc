@@ -1,0 +1,555 @@
+// Listeners and channels of a job with keys, over real sockets: who is let in,
+// as whom, and what he may say there.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "common/host_port.h"
+#include "common/keys/credentials.h"
+#include "common/net/descriptor.h"
+#include "common/net/poller.h"
+#include "common/net/zmq/zmq_transport.h"
+#include "common/status.h"
+#include "tests/support/must.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDeadline = absl::Seconds(30);
+// In which what must not come would have come.
+constexpr absl::Duration kMoment = absl::Milliseconds(300);
+constexpr PeerId kWorker = {PeerId::Kind::kWorker, 2, 17};
+constexpr PeerId kObserver = {PeerId::Kind::kObserver, 0, 5};
+constexpr PeerId kOtherServer = {PeerId::Kind::kShardThread, 1, 0};
+const ChannelOptions kWatched = {.linger = absl::ZeroDuration(),
+                                 .watch_link = true};
+
+Secret SecretOfJob(const std::string& job) {
+  return JobSecret(Secret(Secret::Bytes{7}), job);
+}
+
+ZmqTransport::Options Holding(std::optional<Credentials> credentials) {
+  ZmqTransport::Options options;
+  options.credentials = std::move(credentials);
+  return options;
+}
+
+// What processes of the job "digits" hold.
+ZmqTransport::Options As(Role role) {
+  return Holding(CredentialsOf(SecretOfJob("digits"), role));
+}
+
+Message Probe(uint64_t id) {
+  Message message;
+  message.header.mutable_probe_request()->set_request_id(id);
+  return message;
+}
+
+// A listener of the job, and what comes of it.
+class KeyedTransportTest : public ::testing::Test {
+ protected:
+  explicit KeyedTransportTest(const ChannelOptions& options = {})
+      : transport_(As(Role::kServer)),
+        listener_(Must(transport_.Listen(options))),
+        endpoint_(Must(listener_->Bind("tcp://127.0.0.1:0"))) {
+    poller_.Add(*listener_);
+  }
+  ~KeyedTransportTest() override { poller_.Remove(*listener_); }
+
+  std::optional<Listener::Incoming> Receive(absl::Duration wait_max) {
+    const absl::Time deadline = absl::Now() + wait_max;
+    auto received = Must(listener_->Receive());
+    while (!received.has_value() && absl::Now() < deadline) {
+      Must(poller_.Wait(deadline - absl::Now()));
+      received = Must(listener_->Receive());
+    }
+    return received;
+  }
+
+  // Until it has refused something since the last call. Its text.
+  std::string AwaitRefusal() {
+    const absl::Time deadline = absl::Now() + kDeadline;
+    while (listener_->counts().refused <= refused_ && absl::Now() < deadline) {
+      Must(poller_.Wait(absl::Milliseconds(20)));
+      const auto received = Must(listener_->Receive());
+      EXPECT_FALSE(received.has_value())
+          << received->message.header.ShortDebugString();
+    }
+    EXPECT_GT(listener_->counts().refused, refused_);
+    refused_ = listener_->counts().refused;
+    return listener_->counts().last_refused;
+  }
+
+  // Right after anything else: the job goes on.
+  void ExpectServes() {
+    ZmqTransport worker(As(Role::kWorker));
+    auto channel = Must(worker.Connect(kWorker, endpoint_, {}));
+    Must(channel->Send(Probe(++probe_)));
+    const auto request = Receive(kDeadline);
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->message.header.probe_request().request_id(), probe_);
+    Message reply;
+    reply.header.mutable_probe_reply()->set_request_id(probe_);
+    Must(listener_->Send(request->from, reply));
+    Poller poller;
+    poller.Add(*channel);
+    auto answer = Must(channel->Receive());
+    for (const absl::Time end = absl::Now() + kDeadline;
+         !answer.has_value() && absl::Now() < end;
+         answer = Must(channel->Receive())) {
+      Must(poller.Wait(kMoment));
+    }
+    poller.Remove(*channel);
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->header.probe_reply().request_id(), probe_);
+  }
+
+  int Port() const {
+    int port = 0;
+    SL_CHECK(absl::SimpleAtoi(SplitHostPort(endpoint_).second, &port), "port");
+    return port;
+  }
+
+  ZmqTransport transport_;
+  std::unique_ptr<Listener> listener_;
+  const std::string endpoint_;
+  Poller poller_;
+  int64_t refused_ = 0;
+  uint64_t probe_ = 0;
+};
+
+// The next news of the channel's link.
+std::optional<LinkState> NewsOf(Channel& channel) {
+  Poller poller;
+  poller.Add(channel);
+  const absl::Time deadline = absl::Now() + kDeadline;
+  auto news = Must(channel.ReceiveLinkState());
+  while (!news.has_value() && absl::Now() < deadline) {
+    Must(poller.Wait(deadline - absl::Now()));
+    news = Must(channel.ReceiveLinkState());
+  }
+  poller.Remove(channel);
+  return news;
+}
+
+TEST_F(KeyedTransportTest, WhoHasTheKeyIsServed) {
+  ExpectServes();
+  EXPECT_EQ(listener_->counts().refused, 0);
+  EXPECT_EQ(listener_->counts().malformed, 0);
+}
+
+TEST_F(KeyedTransportTest, LargePayloadsArriveAsTheyWere) {
+  ZmqTransport worker(As(Role::kWorker));
+  auto channel = Must(worker.Connect(kWorker, endpoint_, {}));
+  Message message = Probe(1);
+  for (const size_t size : {1u, 4096u, 1u << 20, 16u << 20}) {
+    message.payloads = {Payload::Allocate(size)};
+    std::byte* const bytes = message.payloads[0].MutableData();
+    for (size_t i = 0; i < size; ++i)
+      bytes[i] = static_cast<std::byte>(i * 31 + size);
+    Must(channel->Send(message));
+    const auto received = Receive(kDeadline);
+    ASSERT_TRUE(received.has_value()) << size;
+    ASSERT_EQ(received->message.payloads.size(), 1u);
+    ASSERT_EQ(received->message.payloads[0].size(), size);
+    EXPECT_EQ(
+        memcmp(received->message.payloads[0].data(), bytes, size), 0);
+  }
+}
+
+TEST_F(KeyedTransportTest, ThreadsOfTheProcessNeedNoKey) {
+  Must(listener_->Bind("inproc://control"));
+  auto channel = Must(
+      transport_.Connect({PeerId::Kind::kShardThread, 0, 1}, "inproc://control",
+                         {}));
+  Message message;
+  message.header.mutable_stats_reply();
+  Must(channel->Send(message));
+  const auto received = Receive(kDeadline);
+  ASSERT_TRUE(received.has_value());
+  EXPECT_TRUE(received->message.header.has_stats_reply());
+}
+
+struct Stranger {
+  const char* name;
+  std::function<std::optional<Credentials>()> credentials;
+  const char* why;  // As the listener says it.
+};
+class StrangerTest : public KeyedTransportTest,
+                     public ::testing::WithParamInterface<Stranger> {};
+
+// He is not heard, his channel says so, and the others go on.
+TEST_P(StrangerTest, IsRefused) {
+  {
+    ZmqTransport stranger(Holding(GetParam().credentials()));
+    auto channel = Must(stranger.Connect(kWorker, endpoint_, kWatched));
+    Must(channel->Send(Probe(99)));
+    EXPECT_THAT(AwaitRefusal(), HasSubstr(GetParam().why));
+    EXPECT_THAT(listener_->counts().last_refused, HasSubstr("127.0.0.1:"));
+    EXPECT_EQ(NewsOf(*channel), LinkState::kRefused);
+    EXPECT_FALSE(Receive(kMoment).has_value());
+  }
+  EXPECT_EQ(listener_->counts().malformed, 0);
+  // Attempts that it made before it ended may still be counted.
+  ExpectServes();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, StrangerTest,
+    ::testing::Values(
+        Stranger{"NoKey", [] { return std::nullopt; }, "no key"},
+        // Nor does he know whom to speak to.
+        Stranger{"KeyOfAnotherJob",
+                 [] {
+                   return CredentialsOf(SecretOfJob("letters"), Role::kWorker);
+                 },
+                 "the key of another job"},
+        // A key of his own, and the server's public one, which is no secret.
+        Stranger{"KeyOfHisOwn",
+                 [] {
+                   Credentials own =
+                       CredentialsOf(SecretOfJob("digits"), Role::kWorker);
+                   own.own = Secret(Secret::Bytes{1, 2, 3});
+                   return own;
+                 },
+                 "a key of its own"}),
+    [](const auto& tested) { return tested.param.name; });
+
+// A process at the address of the servers that cannot prove to be one: nothing
+// is sent to it.
+TEST(ForeignServerTest, IsToldNothing) {
+  for (const bool has_key : {false, true}) {
+    SCOPED_TRACE(has_key);
+    ZmqTransport foreign(
+        has_key ? Holding(CredentialsOf(SecretOfJob("letters"), Role::kServer))
+                : ZmqTransport::Options{});
+    auto listener = Must(foreign.Listen({}));
+    const std::string endpoint = Must(listener->Bind("tcp://127.0.0.1:0"));
+    ZmqTransport worker(As(Role::kWorker));
+    auto channel = Must(worker.Connect(kWorker, endpoint, kWatched));
+    Must(channel->Send(Probe(1)));
+    EXPECT_EQ(NewsOf(*channel), LinkState::kRefused);
+    EXPECT_FALSE(Must(listener->Receive()).has_value());
+  }
+}
+
+// A worker's door is known by the workers' key, and takes no servers for it.
+TEST(WorkerDoorTest, IsKnownByTheWorkersKey) {
+  ZmqTransport worker(As(Role::kWorker));
+  auto door = Must(worker.Listen({}));
+  const std::string endpoint = Must(door->Bind("tcp://127.0.0.1:0"));
+  for (const Role from : {Role::kWorker, Role::kServer}) {
+    ZmqTransport other(As(from));
+    ChannelOptions options = kWatched;
+    options.listener = Role::kWorker;
+    auto channel = Must(other.Connect(kObserver, endpoint, options));
+    EXPECT_EQ(NewsOf(*channel), LinkState::kUp);
+    auto mistaken = Must(other.Connect(kObserver, endpoint, kWatched));
+    EXPECT_EQ(NewsOf(*mistaken), LinkState::kRefused);
+  }
+}
+
+struct Overreach {
+  const char* name;
+  Role role;
+  PeerId self;
+  std::function<void(wire::Header*)> says;
+  const char* why;
+};
+class OverreachTest : public KeyedTransportTest,
+                      public ::testing::WithParamInterface<Overreach> {};
+
+// Who has a key, and wants more than it allows.
+TEST_P(OverreachTest, IsRefused) {
+  {
+    ZmqTransport peer(As(GetParam().role));
+    auto channel = Must(peer.Connect(GetParam().self, endpoint_, kWatched));
+    Message message;
+    GetParam().says(&message.header);
+    Must(channel->Send(message));
+    const std::string why = AwaitRefusal();
+    EXPECT_THAT(why, HasSubstr(GetParam().why));
+    EXPECT_THAT(why, HasSubstr(GetParam().self.ToString()));
+    Poller poller;
+    poller.Add(*channel);
+    auto answer = Must(channel->Receive());
+    for (const absl::Time end = absl::Now() + kDeadline;
+         !answer.has_value() && absl::Now() < end;
+         answer = Must(channel->Receive())) {
+      Must(poller.Wait(kMoment));
+    }
+    poller.Remove(*channel);
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_THAT(answer->header.error_reply().error(),
+                HasSubstr(GetParam().why));
+    // Answers go to peers that were heard, and this one was not.
+    EXPECT_TRUE(
+        absl::IsNotFound(listener_->Send(GetParam().self, Probe(1))));
+  }
+  ExpectServes();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OverreachTest,
+    ::testing::Values(
+        Overreach{"WorkerSendsAView", Role::kWorker, kWorker,
+                  [](wire::Header* header) { header->mutable_view(); },
+                  "may not send 'view'"},
+        Overreach{"WorkerHandsOver", Role::kWorker, kWorker,
+                  [](wire::Header* header) { header->mutable_hand_over(); },
+                  "may not send 'hand_over'"},
+        Overreach{"WorkerStopsAsAUser", Role::kWorker, kObserver,
+                  [](wire::Header* header) {
+                    header->mutable_call()->mutable_stop();
+                  },
+                  "may not call 'stop'"},
+        Overreach{"WorkerDrains", Role::kWorker, kWorker,
+                  [](wire::Header* header) {
+                    header->mutable_call()->mutable_drain();
+                  },
+                  "may not call 'drain'"},
+        Overreach{"WorkerJoinsAsServer", Role::kWorker, kWorker,
+                  [](wire::Header* header) {
+                    header->mutable_join_request()->set_role(
+                        wire::JoinRequest::SERVER);
+                  },
+                  "may not send 'join_request'"},
+        Overreach{"WorkerCallsItselfServer", Role::kWorker, kOtherServer,
+                  [](wire::Header* header) { header->mutable_hand_over(); },
+                  "may not be"},
+        Overreach{"ReaderPushes", Role::kReader, kObserver,
+                  [](wire::Header* header) { header->mutable_push_request(); },
+                  "may not send 'push_request'"},
+        Overreach{"ReaderCallsItselfWorker", Role::kReader, kWorker,
+                  [](wire::Header* header) { header->mutable_push_request(); },
+                  "may not be"},
+        Overreach{"ReaderStops", Role::kReader, kObserver,
+                  [](wire::Header* header) {
+                    header->mutable_call()->mutable_stop();
+                  },
+                  "may not call 'stop'"},
+        Overreach{"OperatorPushes", Role::kOperator, kObserver,
+                  [](wire::Header* header) { header->mutable_push_request(); },
+                  "may not send 'push_request'"},
+        Overreach{"OperatorJoins", Role::kOperator, kObserver,
+                  [](wire::Header* header) {
+                    header->mutable_join_request()->set_role(
+                        wire::JoinRequest::WORKER);
+                  },
+                  "may not send 'join_request'"},
+        Overreach{"ServerPushes", Role::kServer, kOtherServer,
+                  [](wire::Header* header) { header->mutable_push_request(); },
+                  "may not send 'push_request'"},
+        Overreach{"ServerSendsStatistics", Role::kServer, kOtherServer,
+                  [](wire::Header* header) { header->mutable_stats_request(); },
+                  "may not send 'stats_request'"}),
+    [](const auto& tested) { return tested.param.name; });
+
+// ---- A man in the middle
+// ----------------------------------------
+
+Descriptor ConnectTo(int port) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  SL_CHECK(connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                   sizeof(address)) == 0,
+           "connect");
+  return socket;
+}
+
+// Stands between one channel and a listener, and keeps what goes to the
+// listener; may change a byte of it.
+class Proxy {
+ public:
+  explicit Proxy(int to_port, std::optional<size_t> changes = std::nullopt)
+      : to_port_(to_port),
+        changes_(changes),
+        listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    SL_CHECK(bind(listener_.get(), any, size) == 0 &&
+                 listen(listener_.get(), 8) == 0 &&
+                 getsockname(listener_.get(), any, &size) == 0 &&
+                 pipe(ends_) == 0,
+             "proxy");
+    endpoint_ =
+        absl::StrCat("tcp://127.0.0.1:", ntohs(address.sin_port));
+    thread_ = std::thread(&Proxy::Run, this);
+  }
+  ~Proxy() { End(); }
+
+  const std::string& endpoint() const { return endpoint_; }
+  // What its first connection has sent to the listener.
+  std::string End() {
+    if (thread_.joinable()) {
+      (void)!write(ends_[1], "x", 1);
+      thread_.join();
+      close(ends_[0]);
+      close(ends_[1]);
+    }
+    return recorded_;
+  }
+
+ private:
+  void Run() {
+    Descriptor client(accept(listener_.get(), nullptr, nullptr));
+    const Descriptor server = ConnectTo(to_port_);
+    char bytes[65536];
+    while (true) {
+      pollfd files[] = {{client.get(), POLLIN, 0},
+                        {server.get(), POLLIN, 0},
+                        {ends_[0], POLLIN, 0}};
+      poll(files, 3, -1);
+      if (files[2].revents != 0) return;
+      for (const int from : {0, 1}) {
+        if (files[from].revents == 0) continue;
+        const ssize_t count =
+            recv(files[from].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+        if (count <= 0) return;
+        if (from == 0) {
+          const size_t before = recorded_.size();
+          recorded_.append(bytes, static_cast<size_t>(count));
+          if (changes_.has_value() && *changes_ >= before &&
+              *changes_ < recorded_.size()) {
+            bytes[*changes_ - before] ^= 1;
+          }
+        }
+        (void)send(files[1 - from].fd, bytes, static_cast<size_t>(count),
+                   MSG_NOSIGNAL);
+      }
+    }
+  }
+
+  const int to_port_;
+  const std::optional<size_t> changes_;
+  const Descriptor listener_;
+  int ends_[2] = {-1, -1};
+  std::string endpoint_;
+  std::string recorded_;
+  std::thread thread_;
+};
+
+TEST_F(KeyedTransportTest, WhatWasRecordedCountsOnce) {
+  Proxy proxy(Port());
+  {
+    ZmqTransport worker(As(Role::kWorker));
+    auto channel = Must(worker.Connect(kWorker, proxy.endpoint(), {}));
+    Must(channel->Send(Probe(4711)));
+    ASSERT_TRUE(Receive(kDeadline).has_value());
+  }
+  const std::string recorded = proxy.End();
+  ASSERT_GT(recorded.size(), 300u);
+  EXPECT_EQ(recorded.find("worker.2.17"), std::string::npos)
+      << "who speaks is not for those between";
+  const Descriptor again = ConnectTo(Port());
+  ASSERT_EQ(send(again.get(), recorded.data(), recorded.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(recorded.size()));
+  EXPECT_FALSE(Receive(kMoment).has_value());
+  EXPECT_GE(listener_->counts().refused, 1);
+  ExpectServes();
+}
+
+// Of the greeting, 64 bytes, and what fills up the first command, 82, some mean
+// nothing; what comes after them is proved, all of it.
+TEST_F(KeyedTransportTest, AByteThatWasChangedEndsTheConnection) {
+  size_t length = 0;
+  {
+    Proxy proxy(Port());
+    ZmqTransport worker(As(Role::kWorker));
+    auto channel = Must(worker.Connect(kWorker, proxy.endpoint(), {}));
+    Must(channel->Send(Probe(1)));
+    ASSERT_TRUE(Receive(kDeadline).has_value());
+    length = proxy.End().size();
+  }
+  for (size_t at = 64 + 82; at < length; at += (length - 150) / 7) {
+    SCOPED_TRACE(at);
+    Proxy proxy(Port(), at);
+    ZmqTransport worker(As(Role::kWorker));
+    auto channel = Must(worker.Connect(
+        kWorker, proxy.endpoint(), {.linger = absl::ZeroDuration()}));
+    Must(channel->Send(Probe(2)));
+    EXPECT_FALSE(Receive(kMoment).has_value());
+  }
+  ExpectServes();
+}
+
+TEST_F(KeyedTransportTest, ThousandsThatSayNothingHoldUpNobody) {
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  std::vector<Descriptor> silent;
+  const size_t count = std::min<size_t>(1000, files.rlim_cur / 4);
+  while (silent.size() < count) {
+    silent.push_back(ConnectTo(Port()));
+    // Half of them have begun to greet.
+    if (silent.size() % 2 == 0)
+      (void)send(silent.back().get(), "\xff\0\0\0\0", 5, MSG_NOSIGNAL);
+    if (silent.size() % 100 == 0) {
+      EXPECT_FALSE(Receive(absl::ZeroDuration()));
+    }
+  }
+  ExpectServes();
+  // Each is ended when it has shown no key in time.
+  const absl::Time deadline = absl::Now() + kDeadline;
+  size_t ended = 0;
+  while (ended < count && absl::Now() < deadline) {
+    EXPECT_FALSE(Receive(absl::Milliseconds(50)));
+    ended = 0;
+    for (const Descriptor& socket : silent) {
+      char bytes[128];
+      ssize_t got = 0;
+      while ((got = recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
+      }
+      ended += got == 0 || errno == ECONNRESET;
+    }
+  }
+  EXPECT_EQ(ended, count);
+  ExpectServes();
+}
+
+class SmallBoundTest : public KeyedTransportTest {
+ protected:
+  SmallBoundTest() : KeyedTransportTest({.unread_bytes_max = 256 << 10}) {}
+};
+
+// What is counted as read is what was sent, encrypted as it is: otherwise a
+// connection would be ended after enough messages.
+TEST_F(SmallBoundTest, AConnectionIsNotEndedForWhatWasRead) {
+  ZmqTransport worker(As(Role::kWorker));
+  auto channel = Must(worker.Connect(kWorker, endpoint_, {}));
+  Message message = Probe(1);
+  message.payloads = {Payload::Allocate(10), Payload::Allocate(3000)};
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 20'000 || absl::Now() < begin + absl::Seconds(1); ++i) {
+    Must(channel->Send(message));
+    ASSERT_TRUE(Receive(kDeadline).has_value()) << i;
+  }
+  EXPECT_EQ(listener_->counts().overruns, 0)
+      << listener_->counts().last_overrun;
+}
+
+}  // namespace
+}  // namespace slackline

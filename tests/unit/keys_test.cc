@@ -1,0 +1,318 @@
+// Keys of a job: what is made of what, the files that they are in, and what
+// each of them allows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/keys/authority.h"
+#include "common/keys/credentials.h"
+#include "common/keys/key_file.h"
+#include "common/keys/secret.h"
+#include "tests/support/must.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const Secret kUser(Secret::Bytes{1, 2, 3});
+
+TEST(SecretTest, TextIsReadBack) {
+  Secret read({});
+  ASSERT_TRUE(Secret::FromHex(kUser.ToHex(), &read));
+  EXPECT_EQ(read.bytes(), kUser.bytes());
+  EXPECT_EQ(kUser.ToHex().substr(0, 8), "01020300");
+  for (const std::string& wrong :
+       {std::string(), std::string(62, 'a'), std::string(66, 'a'),
+        std::string(63, 'a') + "g", std::string(63, 'a') + " "}) {
+    EXPECT_FALSE(Secret::FromHex(wrong, &read)) << wrong;
+  }
+  EXPECT_EQ(read.bytes(), kUser.bytes());
+  EXPECT_NE(Secret::Random().bytes(), Secret::Random().bytes());
+}
+
+// So that processes of other builds have the same keys. The figure is that of
+// Python's hashlib: blake2b(b"a", digest_size=32, key=bytes([1, 2, 3] + [0] *
+// 29)).
+TEST(SecretTest, DerivesAsBlake2b) {
+  EXPECT_EQ(kUser.Derive("a").ToHex(), "fc9564cd1392a67467f14bb4b8f52dbb0d702f4538af7305e01c59ad37d8d7c0");
+  EXPECT_NE(kUser.Derive("a").bytes(), kUser.Derive("b").bytes());
+}
+
+// As OpenSSL has it: openssl pkey -pubout.
+TEST(PublicKeyTest, IsThatOfCurve25519) {
+  Secret secret({});
+  ASSERT_TRUE(Secret::FromHex(
+      "77076d0a7318a57d3c16c17251b26645df4c2f92ebc0992ac177fba51db92c2a",
+      &secret));
+  EXPECT_EQ(Secret(PublicKeyOf(secret)).ToHex(),
+            "f8a9535a2d2ff605e8e144d54f4ef5c62313a2055dbb21fddd3fd9c299eb015d");
+}
+
+TEST(CredentialsTest, EachRoleOfEachJobHasItsOwnKey) {
+  std::set<PublicKey> keys;
+  for (const char* const job : {"digits", "letters"}) {
+    for (const Role role :
+         {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
+      const Credentials held = CredentialsOf(JobSecret(kUser, job), role);
+      EXPECT_EQ(held.role, role);
+      EXPECT_TRUE(keys.insert(PublicKeyOf(held.own)).second);
+    }
+  }
+}
+
+TEST(CredentialsTest, ServersAdmitAllRolesAndWorkersThoseThatConnectToThem) {
+  const Secret job = JobSecret(kUser, "digits");
+  const Credentials server = CredentialsOf(job, Role::kServer);
+  EXPECT_EQ(server.admits.size(), 4u);
+  for (const auto& [key, role] : server.admits)
+    EXPECT_EQ(key, PublicKeyOf(CredentialsOf(job, role).own));
+  const Credentials worker = CredentialsOf(job, Role::kWorker);
+  EXPECT_EQ(worker.admits.size(), 2u);
+  EXPECT_EQ(worker.admits.at(server.server), Role::kServer);
+  EXPECT_EQ(worker.ring->bytes(), server.ring->bytes());
+  const Credentials reader = CredentialsOf(job, Role::kReader);
+  EXPECT_TRUE(reader.admits.empty());
+  EXPECT_FALSE(reader.ring.has_value());
+}
+
+class KeyFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) /
+              absl::StrCat("keys-", getpid(), "-",
+                           ::testing::UnitTest::GetInstance()
+                               ->current_test_info()
+                               ->name());
+    fs::remove_all(folder_);
+    file_ = (folder_ / "slackline" / "key").string();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void Write(const std::string& text, mode_t mode = 0600) {
+    fs::create_directories(fs::path(file_).parent_path());
+    std::ofstream(file_) << text;
+    ASSERT_EQ(chmod(file_.c_str(), mode), 0);
+  }
+
+  fs::path folder_;
+  std::string file_;
+};
+
+TEST_F(KeyFileTest, OfAUserIsMadeOnceAndForHimAlone) {
+  const keys::Key made = Must(ReadOrMakeUserKey(file_));
+  EXPECT_EQ(made.secret().size(), 64u);
+  EXPECT_EQ(Must(ReadOrMakeUserKey(file_)).secret(), made.secret());
+  struct stat about {};
+  ASSERT_EQ(stat(file_.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600);
+  ASSERT_EQ(stat(fs::path(file_).parent_path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0077, 0);
+  EXPECT_TRUE(absl::IsAlreadyExists(WriteKeyFile(file_, NewUserKey())));
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& entry :
+       fs::directory_iterator(fs::path(file_).parent_path()))
+    ++files;
+  EXPECT_EQ(files, 1u) << "nothing else is left";
+}
+
+TEST_F(KeyFileTest, ThatManyMakeAtOnceIsOne) {
+  std::vector<std::string> secrets(16);
+  std::vector<std::thread> threads;
+  for (std::string& secret : secrets) {
+    threads.emplace_back([this, &secret] {
+      secret = Must(ReadOrMakeUserKey(file_)).secret();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(secrets.begin(), secrets.end()).size(), 1u);
+}
+
+TEST_F(KeyFileTest, ThatOthersCanReadIsRefusedWithTheCommandThatMendsIt) {
+  const std::string text = KeyText(NewUserKey());
+  for (const mode_t mode : {0640, 0604, 0660, 0666, 0620, 0602}) {
+    Write(text, mode);
+    const absl::Status refused = ReadKeyFile(file_).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << std::oct << mode;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(absl::StrCat("chmod 600 ", file_)));
+  }
+  for (const mode_t mode : {0600, 0400}) {
+    Write(text, mode);
+    EXPECT_TRUE(ReadKeyFile(file_).ok());
+  }
+}
+
+TEST_F(KeyFileTest, ThatIsNoneSaysWhatIsWrong) {
+  const std::string hex = kUser.ToHex();
+  struct Case {
+    std::string text;
+    std::string says;
+  };
+  const std::string role =
+      absl::StrCat("secret: \"", hex, "\" server: \"", hex, "\" worker: \"",
+                   hex, "\" ");
+  for (const Case& wrong : std::vector<Case>{
+           {"", "secret: is missing; 64 hexadecimal digits are required"},
+           {"secret: \"12\"", "secret: is no 64 hexadecimal digits"},
+           {"sekret: \"12\"", "sekret"},
+           {"-----BEGIN PRIVATE KEY-----", "1:"},
+           {role + "role: WORKER", "job: is missing"},
+           {role + "role: WORKER job: \"a\"", "ring: is missing"},
+           {role + "role: SERVER job: \"a\"", "the key of the whole job"},
+           {std::string(20'000, '#'), "more than 16384 bytes"}}) {
+    Write(wrong.text);
+    const absl::Status status = ReadKeyFile(file_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.says));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file_));
+  }
+  fs::remove(file_);
+  EXPECT_TRUE(absl::IsNotFound(ReadKeyFile(file_).status()));
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadKeyFile(file_).status()))
+      << "it does not wait";
+}
+
+TEST_F(KeyFileTest, PartsOfAKeyAllowWhatTheyAreFor) {
+  keys::Key user;
+  user.set_secret(kUser.ToHex());
+  const keys::Key job = Must(JobKeyOf(user, "digits", "user"));
+  EXPECT_EQ(job.secret(), JobSecret(kUser, "digits").ToHex());
+  const auto held = [](const keys::Key& key, Role role) {
+    return CredentialsFrom(Must(ParseKey(KeyText(key), "text")), "digits", role,
+                           "it");
+  };
+  for (const Role role :
+       {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
+    const Credentials whole = Must(held(user, role));
+    EXPECT_EQ(Must(held(job, role)).own.bytes(), whole.own.bytes());
+    EXPECT_EQ(Must(held(job, role)).server, whole.server);
+  }
+  const keys::Key worker = Must(RoleKeyOf(user, "digits", Role::kWorker, "it"));
+  const Credentials of_worker = Must(held(worker, Role::kWorker));
+  const Credentials whole = Must(held(user, Role::kWorker));
+  EXPECT_EQ(of_worker.own.bytes(), whole.own.bytes());
+  EXPECT_EQ(of_worker.ring->bytes(), whole.ring->bytes());
+  EXPECT_EQ(of_worker.admits, whole.admits);
+  for (const Role role : {Role::kServer, Role::kOperator}) {
+    const absl::Status refused = held(worker, role).status();
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(absl::StrCat("is to be a ", RoleName(role))));
+  }
+  const keys::Key reader = Must(RoleKeyOf(job, "digits", Role::kReader, "it"));
+  EXPECT_EQ(Must(held(reader, Role::kOperator)).role, Role::kReader)
+      << "who has it looks with it";
+  EXPECT_FALSE(held(reader, Role::kWorker).ok());
+  // Of another job.
+  for (const keys::Key& other :
+       {Must(JobKeyOf(user, "letters", "it")),
+        Must(RoleKeyOf(user, "letters", Role::kWorker, "it"))}) {
+    EXPECT_THAT(std::string(held(other, Role::kWorker).status().message()),
+                HasSubstr("of job 'letters', not of 'digits'"));
+  }
+}
+
+// Every message that there is, and every call: who may send it.
+TEST(AuthorityTest, IsATable) {
+  std::string table;
+  const auto line = [&table](const std::string& what,
+                             const wire::Header& header) {
+    std::string who;
+    for (const Role role :
+         {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
+      if (WhyNotSay(role, header).empty())
+        absl::StrAppend(&who, " ", RoleName(role));
+    }
+    absl::StrAppend(&table, what, ":", who, "\n");
+  };
+  const google::protobuf::OneofDescriptor* const bodies =
+      wire::Header::descriptor()->FindOneofByName("body");
+  for (int i = 0; i < bodies->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const body = bodies->field(i);
+    if (body->name() == "call" || body->name() == "join_request") continue;
+    wire::Header header;
+    header.GetReflection()->MutableMessage(&header, body);
+    line(std::string(body->name()), header);
+  }
+  for (const auto role : {wire::JoinRequest::SERVER, wire::JoinRequest::WORKER,
+                          wire::JoinRequest::ROLE_UNSPECIFIED}) {
+    wire::Header header;
+    header.mutable_join_request()->set_role(role);
+    line(absl::StrCat("join as ", wire::JoinRequest::Role_Name(role)), header);
+  }
+  const google::protobuf::OneofDescriptor* const kinds =
+      wire::Call::descriptor()->FindOneofByName("kind");
+  for (const bool member : {false, true}) {
+    for (int i = 0; i < kinds->field_count(); ++i) {
+      wire::Header header;
+      wire::Call& call = *header.mutable_call();
+      if (member) call.set_incarnation(3);
+      call.GetReflection()->MutableMessage(&call, kinds->field(i));
+      if (call.has_cannot_join())
+        call.mutable_cannot_join()->set_role(wire::JoinRequest::WORKER);
+      if (!member || call.has_stop()) {
+        line(absl::StrCat(member ? "a member's call " : "call ",
+                          kinds->field(i)->name()),
+             header);
+      }
+    }
+  }
+  EXPECT_EQ(table,
+            "push_request: worker\n"
+            "push_reply:\n"
+            "pull_request: worker\n"
+            "pull_reply:\n"
+            "probe_request: worker\n"
+            "probe_reply:\n"
+            "hand_over: server\n"
+            "hand_over_reply: server\n"
+            "sum_request: worker\n"
+            "sum_reply:\n"
+            "error_reply:\n"
+            "stats_request:\n"
+            "stats_reply:\n"
+            "view:\n"
+            "view_change:\n"
+            "join_reply:\n"
+            "heartbeat: server worker\n"
+            "heartbeat_reply:\n"
+            "call_reply:\n"
+            "wrong_run:\n"
+            "join as SERVER: server\n"
+            "join as WORKER: worker\n"
+            "join as ROLE_UNSPECIFIED: worker\n"
+            "call gather: server worker\n"
+            "call store_put: server worker\n"
+            "call store_get: server worker\n"
+            "call leave: server worker\n"
+            "call status: server worker operator reader\n"
+            "call stop: server operator\n"
+            "call finish: server operator\n"
+            "call rebalance: server operator\n"
+            "call move_shards: server operator\n"
+            "call drain: server operator\n"
+            "call step_limit: server worker\n"
+            "call arrive: server worker\n"
+            "call entered: server worker\n"
+            "call set_mode: server operator\n"
+            "call regroup: server worker\n"
+            "call lease: server worker\n"
+            "call checkpoint: server operator\n"
+            "call cut_part: server worker\n"
+            "call cannot_join: server worker\n"
+            "a member's call stop: server worker operator\n");
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,29 @@
+// `slackline keys`: makes a user's key, and gives others their part of it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace slackline {
+
+struct InitKeyOptions {
+  std::string file = {};  // Empty: the user's own.
+  bool force = false;     // In place of one that is there.
+};
+
+// Returns what to tell the user.
+absl::StatusOr<std::string> InitKey(const InitKeyOptions& options);
+
+struct ExportKeyOptions {
+  std::string config;    // Of the job; a file or the folder of a run.
+  std::string role;      // "worker", "operator", "reader" or "all".
+  std::string key = {};  // As --key; empty: the user's own.
+  std::string out = {};  // Empty: to stdout.
+};
+
+// Writes the key, and returns what to tell the user; the key itself where it
+// goes to stdout.
+absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options);
+
+}  // namespace slackline

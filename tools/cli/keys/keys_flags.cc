@@ -1,0 +1,72 @@
+#include "tools/cli/keys/keys_flags.h"
+
+#include <memory>
+#include <string>
+
+#include "common/process/exit_code.h"
+#include "tools/cli/command_output.h"
+#include "tools/cli/keys/keys_command.h"
+
+namespace slackline {
+
+void AddKeysCommands(CLI::App* app, int* exit_code) {
+  CLI::App* const keys = app->add_subcommand(
+      "keys",
+      "Makes the key that protects your jobs, and parts of it for others.");
+  keys->require_subcommand(1);
+  keys->footer(
+      "A job of one machine, and what `slackline run` starts on others, needs "
+      "none of this: the key is\nmade when it is needed, in "
+      "~/.config/slackline/key. docs/security.md");
+
+  const auto init = std::make_shared<InitKeyOptions>();
+  CLI::App* const init_command = keys->add_subcommand(
+      "init",
+      "Makes your key, once. Of it each of your jobs has its own. Processes "
+      "that you start by hand on several machines need the same file on each.");
+  init_command->add_option("--key", init->file,
+                           "The file; default: ~/.config/slackline/key");
+  init_command->add_flag("--force", init->force,
+                         "In place of one that is there. Jobs that run go on "
+                         "with the old one, which you then no longer have");
+  init_command->callback([=] {
+    const absl::StatusOr<std::string> said = InitKey(*init);
+    if (said.ok()) PrintResult(*said);
+    *exit_code = said.ok() ? kExitDone : Fail("keys init", said.status());
+  });
+
+  const auto part = std::make_shared<ExportKeyOptions>();
+  CLI::App* const export_command = keys->add_subcommand(
+      "export",
+      "Writes what one role of a job holds of its key, for a process or a "
+      "person that is not to have all of it.");
+  export_command
+      ->add_option("CONFIG", part->config,
+                   "The cluster config, or the folder of a run")
+      ->required();
+  export_command
+      ->add_option("--role", part->role,
+                   "worker: trains; operator: looks, and orders what users "
+                   "may; reader: looks; all: the key of the job, which its "
+                   "servers need")
+      ->required();
+  export_command->add_option("--out", part->out,
+                             "A new file, which only you can read; default: "
+                             "to stdout");
+  export_command->add_option("--key", part->key,
+                             "The file with the job's or your key; default: "
+                             "that in the folder of the run, else "
+                             "~/.config/slackline/key");
+  export_command->footer(
+      "Example:\n"
+      "  slackline keys export examples/mnist_mlp.textproto --role reader "
+      "--out reader.key\n"
+      "  slackline status examples/mnist_mlp.textproto --key reader.key");
+  export_command->callback([=] {
+    const absl::StatusOr<std::string> said = ExportKey(*part);
+    if (said.ok()) PrintResult(*said);
+    *exit_code = said.ok() ? kExitDone : Fail("keys export", said.status());
+  });
+}
+
+}  // namespace slackline
