@@ -453,11 +453,7 @@ class ClusterChecks {
     const ConfigProblems problems = problems_.In("health");
     const std::string& host = health.host();
     const std::string problem = IsAnyAddress(host) ? "" : HostProblem(host);
-    if (!problem.empty()) {
-      problems.Add("host", problem);
-    } else if (!IsLoopback(host) && !config_.insecure()) {
-      problems.Add("host", InsecureProblem(host));
-    }
+    if (!problem.empty()) problems.Add("host", problem);
     if (!problems.Range("port", health.port(), 0, 65535) ||
         health.port() == 0 || HasTooMany()) {
       return;

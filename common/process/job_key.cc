@@ -68,7 +68,7 @@ KeyPlace KeyPlaceHere(const std::string& given) {
 }
 
 std::string JobKeyFileOf(const std::string& run_folder) {
-  return (std::filesystem::path(run_folder) / "job.key").string();
+  return (std::filesystem::path(run_folder) / kJobKeyName).string();
 }
 
 absl::StatusOr<std::optional<Credentials>> CredentialsHere(

@@ -22,7 +22,10 @@ struct KeyPlace {
 // By the environment of this process.
 KeyPlace KeyPlaceHere(const std::string& given);
 
-// In the folder of a run, while it runs: the key of its job.
+// In the folder of a run, while it runs: the key of its job, and what its
+// workers hold of it.
+inline constexpr char kJobKeyName[] = "job.key";
+inline constexpr char kWorkerKeyName[] = "worker.key";
 std::string JobKeyFileOf(const std::string& run_folder);
 
 // What this process holds as `role` of the job; nullopt with insecure: true.

@@ -59,7 +59,7 @@ def launch(
             here, with Slackline. The function and its arguments go there with the job, so they have to be
             small (256 KiB). With "ray" the cluster is that of ``ray.init()``, if that was called here.
         nodes: of Ray or Slurm.
-        insecure: says that you trust the network between hosts; without it ``cluster`` has to say so.
+        insecure: the job does without a key, on a network that you trust (docs/security.md).
 
     Returns what the function returned, by rank; None for a worker that was lost.
     Raises JobError if the job fails (JobSuspended if it can go on from a checkpoint), ValueError for a function that cannot be carried

@@ -136,12 +136,12 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
     : options_(options),
       peers_(std::move(peers)),
       control_(std::move(control)),
-      refusals_(absl::StrCat("shard thread ", options.core.self.thread)),
       core_(WithMemory(options.core, transport), schedule),
       sums_(WithMemory(SumCore::Options(), transport)),
       meter_(LoadMeter::Options(), options.time.Now()),
       poller_(options.wait),
-      links_(transport, poller_, options.transport) {}
+      links_(transport, poller_, options.transport),
+      refusals_(absl::StrCat("shard thread ", options.core.self.thread)) {}
 
 ShardThread::~ShardThread() {
   stopping_.store(true);

@@ -52,7 +52,6 @@ model { mlp { hidden: 32 } }
 data { teacher_student { features: 16 classes: 4 train_examples: 2000 test_examples: 200 } batch_size: 20 }
 optimizer { momentum { learning_rate: 0.1 momentum: 0.9 } }
 sync { bsp {} }
-insecure: true
 """
 
 
@@ -100,8 +99,10 @@ class Folder(unittest.TestCase):
         done = self.run_command(config, "--print", *flags)
         self.assertEqual(done.returncode, 0, done.stderr)
         documents = list(yaml.safe_load_all(done.stdout))
-        self.assertEqual([each["kind"] for each in documents], ["ConfigMap", "JobSet"])
-        return documents[0], documents[1]
+        kinds = [each["kind"] for each in documents]
+        self.assertIn(kinds, (["ConfigMap", "JobSet"], ["ConfigMap", "Secret", "JobSet"]))
+        self.secret = documents[1] if len(documents) == 3 else None
+        return documents[0], documents[-1]
 
 
 def jobs_of(job_set: dict) -> dict:
@@ -117,6 +118,8 @@ class ManifestTest(Folder):
         if kubernetes_validate is None or jsonschema is None:
             self.skipTest("no kubernetes-validate to check manifests with: tools/setup.sh --cluster")
         kubernetes_validate.validate(config_map, LATEST, strict=True)
+        if self.secret is not None:
+            kubernetes_validate.validate(self.secret, LATEST, strict=True)
         for name, spec in jobs_of(job_set).items():
             as_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
             kubernetes_validate.validate(as_job, LATEST, strict=True)
@@ -152,6 +155,22 @@ class ManifestTest(Folder):
         self.assertNotIn("launch", text)
         self.check_schemas(config_map, job_set)
 
+    def test_pods_get_the_keys_that_are_theirs(self) -> None:
+        _, job_set = self.manifests(job(ONE, 'name: "k"'))
+        self.assertEqual(self.secret["metadata"]["name"], "k-keys")
+        self.assertEqual(set(self.secret["stringData"]), {"job.key", "worker.key"})
+        self.assertNotIn("role:", self.secret["stringData"]["job.key"])
+        self.assertIn("role: WORKER", self.secret["stringData"]["worker.key"])
+        for name, file in (("servers", "job.key"), ("workers", "worker.key")):
+            pod = pod_of(jobs_of(job_set)[name])
+            volumes = {each["name"]: each for each in pod["volumes"]}
+            self.assertEqual(volumes["keys"]["secret"]["items"], [{"key": file, "path": file}])
+            self.assertEqual(volumes["keys"]["secret"]["secretName"], "k-keys")
+            self.assertIn(f"--key=/etc/slackline/keys/{file}", pod["containers"][0]["command"])
+        _, plain = self.manifests(job(ONE, 'name: "k"') + " insecure: true")
+        self.assertIsNone(self.secret)
+        self.assertNotIn("keys", json.dumps(plain))
+
     def test_groups_have_their_own_resources_and_numbers(self) -> None:
         config_map, job_set = self.manifests(job(GROUPS, 'name: "g"'))
         jobs = jobs_of(job_set)
@@ -181,6 +200,7 @@ class ManifestTest(Folder):
         self.assertEqual(volumes["runs"]["persistentVolumeClaim"], {"claimName": "runs"})
         self.assertEqual(volumes["data"]["persistentVolumeClaim"], {"claimName": "sets", "readOnly": True})
         self.assertEqual(volumes["keys"]["secret"]["secretName"], "mine")
+        self.assertIsNone(self.secret)
         self.assertIn("--restore", pod_of(jobs["servers"])["containers"][0]["command"])
         rules = jobs["servers"]["podFailurePolicy"]["rules"]
         self.assertEqual([(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules],
@@ -197,7 +217,7 @@ class ManifestTest(Folder):
         values = ["yes", "null", "1e3", "0x1F", "a: b", "- a", "# none", "'", '"', "\\", "$(HOME)", "a\nb\n", "\t",
                   "*x", "&x", "!x", "%x", "@x", "`x`", "{}", "[]", "é", "\U0001f600", "\u2028", "\ufeff", "\x85", "\x01",
                   " lead", "trail ", "", "~", "2026-01-01", "12:30:45", "=", "<<", "---", "..."]
-        config = job('server { host: "127.0.0.1" } worker { host: "127.0.0.1" } ', 'name: "h"', model="insecure: true")
+        config = job('server { host: "127.0.0.1" } worker { host: "127.0.0.1" } ', 'name: "h"', model="")
         flags = []
         for i, value in enumerate(values):
             escaped = "".join(f"\\{byte:03o}" for byte in value.encode())
@@ -228,7 +248,6 @@ class ManifestTest(Folder):
             (job(ONE, 'claim: "a/b"'), [], "launch.kubernetes.claim"),
             (job(ONE, "grace_seconds: 0"), [], "launch.kubernetes.grace_seconds"),
             (job(ONE).replace('image: "registry.example/slackline:1"', ""), [], "launch.kubernetes.image: is missing"),
-            (job(ONE).replace("insecure: true", ""), [], "insecure: true"),
             (job(ONE + " checkpoint { every_epochs: 1 }"), [], "launch.kubernetes.claim: is missing"),
             (job(ONE), ["--hosts", "n1:2"], "--hosts"),
             (job(ONE), ["--out", "x"], "launch.kubernetes.name"),
@@ -312,10 +331,16 @@ def can_have_names_of_its_own() -> bool:
 class Pods:
     """The pods of a JobSet as processes of this machine, each at an address of its own."""
 
-    def __init__(self, folder: pathlib.Path, config_map: dict, job_set: dict) -> None:
+    def __init__(self, folder: pathlib.Path, config_map: dict, secret: dict, job_set: dict) -> None:
         self.folder, self.job_set, self.name = folder, job_set, job_set["metadata"]["name"]
         self.config = folder / "cluster.textproto"
         self.config.write_text(config_map["data"]["cluster.textproto"])
+        self.keys = folder / "keys"
+        self.keys.mkdir()
+        for name, text in secret["stringData"].items():
+            key = self.keys / name
+            key.touch(mode=0o600)
+            key.write_text(text)
         self.runs = folder / "runs"
         self.runs.mkdir()
         self.addresses, self.processes = {}, {}
@@ -329,7 +354,8 @@ class Pods:
     def start(self, name: str, index: int) -> None:
         container = pod_of(jobs_of(self.job_set)[name])["containers"][0]
         # What is mounted there.
-        places = {"/etc/slackline/cluster.textproto": str(self.config), "/runs": str(self.runs)}
+        places = {"/etc/slackline/cluster.textproto": str(self.config), "/etc/slackline/keys": str(self.keys),
+                  "/runs": str(self.runs)}
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert set(places) <= mounted, mounted
         command = []
@@ -415,8 +441,8 @@ class PodsTest(Folder):
 
     def pods(self, config: str) -> Pods:
         # Here all pods share the ports of one machine.
-        own = config.replace("insecure: true", 'insecure: true health { host: "this-pod" }')
-        pods = Pods(self.folder, *self.manifests(own))
+        config_map, job_set = self.manifests('health { host: "this-pod" } ' + config)
+        pods = Pods(self.folder, config_map, self.secret, job_set)
         self.addCleanup(pods.end)
         return pods
 
@@ -468,7 +494,7 @@ class PodsTest(Folder):
         address = pods.addresses["servers", 0]
         config.write_text(re.sub(r'host: "[^"]*"', f'host: "{address}"', pods.config.read_text()))
         while all(process.poll() is None for process in pods.processes.values()):
-            done = subprocess.run([BIN / "slackline", "status", "--json", config], capture_output=True, text=True,
+            done = subprocess.run([BIN / "slackline", "status", "--json", "--key", pods.keys / "job.key", config], capture_output=True, text=True,
                                   timeout=60, check=False)
             if done.returncode == 0:
                 copies = json.loads(done.stdout)["redundancy"]

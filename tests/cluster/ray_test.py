@@ -37,7 +37,6 @@ data {
 optimizer { momentum { learning_rate: 0.1 momentum: 0.9 } }
 train { epochs: %d seed: 1 }
 limits { shard_kib: 1 lease_ms: 5000 }
-insecure: true
 """
 
 
@@ -278,9 +277,9 @@ def test_launch_carries_a_function_to_the_nodes_and_its_results_back(tmp_path, n
             optimizer.step()
         return job.rank, job.world_size
 
-    assert slackline.launch(train, 0.01, workers=2, on="ray", nodes=2, insecure=True) == [(0, 2), (1, 2)]
+    assert slackline.launch(train, 0.01, workers=2, on="ray", nodes=2) == [(0, 2), (1, 2)]
     with pytest.raises(ValueError, match="are carried to other hosts"):
-        slackline.launch(train, os.urandom(1 << 20), on="ray", insecure=True)
+        slackline.launch(train, os.urandom(1 << 20), on="ray")
 
 
 def test_commands_of_the_page_run(tmp_path, nodes):

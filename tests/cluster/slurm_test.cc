@@ -77,7 +77,7 @@ class SlurmTest : public JobTest {
                      const std::string& more = "") {
     return Write(
         absl::StrCat(name, ".textproto"),
-        absl::StrCat(SmallJob(options), "insecure: true\n",
+        absl::StrCat(SmallJob(options),
                      "launch { bin_dir: \"", Path("bin"), "\" }\n", more));
   }
 
@@ -297,7 +297,7 @@ TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
       absl::StrCat(absl::StrReplaceAll(
                        SmallJob({.train = train}),
                        {{"count: 4", "count: 4 conditions { step_ms: 10 }"}}),
-                   "insecure: true\ncheckpoint {}\nlaunch { bin_dir: \"",
+                   "checkpoint {}\nlaunch { bin_dir: \"",
                    Path("bin"), "\" }\n"));
   const std::unique_ptr<Process> run =
       StartOutside("run", config, {"--nodes=2", "--requeue"});
@@ -345,7 +345,7 @@ TEST_F(SlurmTest, ANodeThatDiesWithAServerCostsNothingWithReplicas) {
       absl::StrCat(absl::StrReplaceAll(
                        SmallJob(options),
                        {{"count: 4", "count: 4 conditions { step_ms: 10 }"}}),
-                   "insecure: true\nreplicas: 1\nlaunch { bin_dir: \"",
+                   "replicas: 1\nlaunch { bin_dir: \"",
                    Path("bin"), "\" }\n"));
   const std::unique_ptr<Process> run =
       StartOutside("run", config,

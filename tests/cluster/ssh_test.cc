@@ -476,8 +476,7 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
   const char* const both = "127.0.0.2:2,127.0.0.3:2";
   expect("name", Job(), "no-such-host.invalid:4",
          HasSubstr("host no-such-host.invalid: no agent was started by ssh: "
-                   "its name is not known here"),
-         {"--set=insecure=true"});
+                   "its name is not known here"));
   expect("key", JobWith(daemon_->BlockWithOtherKey()), both,
          AllOf(HasSubstr("host 127.0.0.2: no agent was started by ssh: no key "
                          "of yours is accepted there: `ssh-copy-id"),

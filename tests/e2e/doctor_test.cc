@@ -126,7 +126,6 @@ class DoctorTest : public JobTest {
         "job.textproto",
         absl::StrCat(R"(
 job: "two-hosts"
-insecure: true
 coordinator { host: "n1" port: 7700 }
 server { host: "n1" port: 7801 threads: 1 }
 server { host: "n2" port: 7802 threads: 1 }

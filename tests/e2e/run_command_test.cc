@@ -120,7 +120,7 @@ TEST_F(RunCommand, MembersListenElsewhereThanOthersAreTold) {
           absl::StrReplaceAll(
               SmallJob({.workers = 1}),
               {{"server { host",
-                "insecure: true server { listen: \"0.0.0.0\" host"},
+                "server { listen: \"0.0.0.0\" host"},
                {"worker { host: \"127.0.0.1\" count: 1 }",
                 absl::StrReplaceAll(workers, {{"count: ", "count: 1 } "}})},
                {"limits {", "limits { transport: TCP"}}),

@@ -18,6 +18,7 @@
 #include "job/job_config.h"
 #include "tests/support/run_files.h"
 #include "tools/cli/job/coordinator_client.h"
+#include "tools/cli/job/job_connection.h"
 
 namespace slackline {
 namespace {

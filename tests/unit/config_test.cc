@@ -290,10 +290,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "2 processes need ports up to 65536"},
         ErrorCase{"ListenIsStar", "count: 2", "count: 2 listen: \"*\"",
                   "c.txt:3:37: worker[0].listen: value is *; ", "0.0.0.0"},
-        ErrorCase{"ListensToAll", "server {", "server { listen: \"::\"",
-                  "c.txt:2:10: server[0].listen: value is ::; nothing on the "
-                  "wire is encrypted",
-                  "insecure: true"},
         ErrorCase{"ListensNowhere", "limits {",
                   "coordinator { listen: \"a b\" } limits {",
                   "c.txt:9:15: coordinator.listen: value is ",
@@ -1178,18 +1174,6 @@ TEST(ConfigHostTest, TheCoordinatorListensWhereServerZeroDoes) {
   EXPECT_EQ(listen(""), "0.0.0.0");
   EXPECT_EQ(listen("coordinator { listen: \"127.0.0.1\" }"), "127.0.0.1");
   EXPECT_EQ(listen("coordinator { host: \"127.0.0.2\" }"), "");
-}
-
-TEST(ConfigHostTest, RemoteHostNeedsConsentOncePerHost) {
-  const std::string text = absl::StrReplaceAll(
-      kMinimal, {{"127.0.0.1\" }", "10.0.0.5\" }"},
-                 {"127.0.0.1\" count", "10.0.0.5\" count"}});
-  EXPECT_THAT(Errors(text),
-              ElementsAre(AllOf(
-                  StartsWith("c.txt:2:10: server[0].host: value is "
-                             "10.0.0.5; nothing on the wire is encrypted"),
-                  HasSubstr("insecure: true"))));
-  EXPECT_THAT(Errors(text + "insecure: true"), ElementsAre());
 }
 
 TEST(ConfigHostTest, LoopbackBesideARemoteHostIsRefused) {

@@ -144,14 +144,6 @@ TEST(HealthTest, TheConfigRefusesWhatCannotBe) {
               HasSubstr("health.port: value is -1"));
   EXPECT_THAT(Config("health { host: \"a b\" }", "n1").status().message(),
               HasSubstr("health.host"));
-  const auto open = ParseClusterConfig(
-      "job: \"j\" server { host: \"127.0.0.1\" } worker { host: \"127.0.0.1\" "
-      "} "
-      "health { host: \"0.0.0.0\" }",
-      "c.txt", kJobConfigParts);
-  EXPECT_THAT(open.status().message(),
-              AllOf(HasSubstr("health.host: value is 0.0.0.0"),
-                    HasSubstr("insecure: true")));
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ class Agent {
     }
     if (terminated_) AwaitProcesses();
     EndAll();
-    if (!key_file_.empty()) unlink(key_file_.c_str());
+    for (const std::string& file : key_files_) unlink(file.c_str());
     return kExitDone;
   }
 
@@ -300,34 +300,39 @@ class Agent {
                       "the programs of workers run where slackline run does");
     }
     SL_RETURN_IF_ERROR(FindPrograms(begin));
+    run_folder_ = begin.run_folder();
     if (!shares) {
       SL_RETURN_IF_ERROR(MakeFolder(absl::StrCat(begin.run_folder(), "/logs")));
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
-      SL_RETURN_IF_ERROR(TakeKey(begin));
+      SL_RETURN_IF_ERROR(TakeKeys(begin));
       files_.emplace(begin.run_folder(), MaySend(begin));
       put_.emplace(begin.run_folder());
     } else {
       files_.reset();
       put_.reset();
     }
-    run_folder_ = begin.run_folder();
     if (!begin.fork_program().empty())
       processes_.LoadForkServer(begin.fork_program());
     return absl::OkStatus();
   }
 
-  // It goes with this agent: the folder is of this host alone.
-  absl::Status TakeKey(const agent::Begin& begin) {
-    if (begin.key().empty()) return absl::OkStatus();
-    SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(begin.key(), "job.key"));
-    const std::string file = JobKeyFileOf(begin.run_folder());
+  // They go with this agent: the folder is of this host alone.
+  absl::Status TakeKeys(const agent::Begin& begin) {
+    SL_RETURN_IF_ERROR(TakeKey(kJobKeyName, begin.job_key()));
+    return TakeKey(kWorkerKeyName, begin.worker_key());
+  }
+
+  absl::Status TakeKey(const char* name, const std::string& text) {
+    if (text.empty()) return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
+    const std::string file = absl::StrCat(run_folder_, "/", name);
     unlink(file.c_str());
     const absl::Status written = WriteKeyFile(file, key);
     // By an agent of another host that has this folder, too.
     if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
-    key_file_ = file;
+    key_files_.push_back(file);
     return absl::OkStatus();
   }
 
@@ -507,7 +512,7 @@ class Agent {
   absl::Time hang_up_at_ = absl::InfiniteFuture();
   const std::string host_name_ = OwnHostName();
   std::string run_folder_;
-  std::string key_file_;  // That this agent has written; empty: none.
+  std::vector<std::string> key_files_;  // That this agent has written.
   std::string mark_;  // A file of this agent; empty: none.
   // None: the run's folder is shared.
   std::optional<ChangedFiles> files_;

@@ -20,7 +20,7 @@ inline constexpr size_t kFilePartBytesMax = 256 << 10;
 
 // Looks at the regular files in a folder, and at logs that are named; of
 // folders in it, as of checkpoints, nothing is sent. Nor are the config and
-// the job's key, which were sent to this host; nor the coordinator's state and files with ".partial-"
+// keys, which were sent to this host; nor the coordinator's state and files with ".partial-"
 // in their names, which are of use to processes of this host alone.
 // Thread-compatible.
 class ChangedFiles {

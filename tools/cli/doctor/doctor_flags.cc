@@ -49,7 +49,7 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
       "Examples:\n"
       "  slackline doctor examples/mnist_mlp.textproto\n"
       "  slackline doctor examples/mnist_mlp.textproto --on ssh --hosts "
-      "n1:2,n2:2 --set insecure=true");
+      "n1:2,n2:2");
   command->callback([=] { *exit_code = ExamineJob(*asked); });
 }
 

@@ -107,8 +107,7 @@ std::string Engine(const FirstJob& job) {
            "--hosts n1:4,n2:4`,\n# or docs/clusters.md.\n";
   }
   return absl::StrCat(
-      "\n# Hosts talk to each other in the clear: this says that you trust the "
-      "network.\ninsecure: true\n# How processes are started there; needs no "
+      "\n# How processes are started there; needs no "
       "flag then. Fields: docs/clusters.md.\nlaunch { ",
       job.engine, " {} }\n");
 }

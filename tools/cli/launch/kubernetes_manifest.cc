@@ -13,8 +13,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/config/cluster_config.h"
+#include "common/keys/key_file.h"
 #include "common/membership/end_status.h"
 #include "common/process/engine_index.h"
+#include "common/process/job_key.h"
 #include "common/process/member_environment.h"
 #include "common/status.h"
 #include "common/utf8.h"
@@ -50,6 +52,9 @@ struct Group {
   int memory_mb = 0;  // 0: not given.
   bool gpu = false;
   bool own_program = false;
+
+  // In the secret, and as a file there.
+  const char* key() const { return worker ? kWorkerKeyName : kJobKeyName; }
 };
 
 std::string ReplicatedJob(bool worker, int group) {
@@ -112,6 +117,7 @@ MemberLaunch LaunchOfGroup(const KubernetesParts& parts, const Group& group) {
                    : has_data            ? kDefaultDataDir
                                          : "",
        .out_dir = absl::StrCat(kRunsFolder, "/", parts.name),
+       .key_folder = parts.key.has_value() ? kKeysFolder : "",
        .workers = WorkerProcesses(parts.config)},
       {.worker = group.worker, .index = group.first});
   const std::string index = absl::StrCat("--index=", group.first);
@@ -191,8 +197,12 @@ OrderedJson Container(const KubernetesParts& parts, const Group& group) {
        {"mountPath", absl::StrCat(kConfigFolder, "/", kConfigFile)},
        {"subPath", kConfigFile},
        {"readOnly", true}},
-      {{"name", "keys"}, {"mountPath", kKeysFolder}, {"readOnly", true}},
       {{"name", "runs"}, {"mountPath", kRunsFolder}}};
+  if (parts.key.has_value()) {
+    mounts.push_back({{"name", "keys"},
+                      {"mountPath", kKeysFolder},
+                      {"readOnly", true}});
+  }
   if (kubernetes.has_data_claim()) {
     const config::Launch& launch = parts.config.launch();
     mounts.push_back({{"name", "data"},
@@ -209,18 +219,26 @@ OrderedJson Container(const KubernetesParts& parts, const Group& group) {
   return container;
 }
 
+std::string KeysName(const KubernetesParts& parts) {
+  return absl::StrCat(parts.name, "-keys");
+}
+
 OrderedJson Volumes(const KubernetesParts& parts, const Group& group) {
   const config::Kubernetes& kubernetes = parts.config.launch().kubernetes();
   OrderedJson volumes = {
       {{"name", "config"},
-       {"configMap", {{"name", absl::StrCat(parts.name, "-config")}}}},
-      {{"name", "keys"},
-       {"secret",
-        {{"secretName", kubernetes.has_secret()
-                            ? kubernetes.secret()
-                            : absl::StrCat(parts.name, "-keys")},
-         {"optional", true},
-         {"defaultMode", 0440}}}}};
+       {"configMap", {{"name", absl::StrCat(parts.name, "-config")}}}}};
+  if (parts.key.has_value()) {
+    // Of root, and for the group of the pod.
+    volumes.push_back(
+        {{"name", "keys"},
+         {"secret",
+          {{"secretName", kubernetes.has_secret() ? kubernetes.secret()
+                                                  : KeysName(parts)},
+           {"items", OrderedJson::array(
+                         {{{"key", group.key()}, {"path", group.key()}}})},
+           {"defaultMode", 0440}}}});
+  }
   OrderedJson runs = {{"name", "runs"}};
   if (kubernetes.has_claim()) {
     runs["persistentVolumeClaim"] = {{"claimName", kubernetes.claim()}};
@@ -480,8 +498,24 @@ absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts) {
         // Pods are started again one by one, by their own policies.
         {"failurePolicy", {{"maxRestarts", 0}}},
         {"replicatedJobs", jobs}}}};
-  return absl::StrCat("# Written by `slackline run --on kubernetes`.\n",
-                      YamlText(config_map), "---\n", YamlText(job_set));
+  std::string manifests = absl::StrCat(
+      "# Written by `slackline run --on kubernetes`.\n", YamlText(config_map));
+  if (parts.key.has_value() && !kubernetes.has_secret()) {
+    SL_ASSIGN_OR_RETURN(const keys::Key of_worker,
+                        RoleKeyOf(*parts.key, parts.config.job(), Role::kWorker,
+                                  "the key of the job"));
+    const OrderedJson secret = {
+        {"apiVersion", "v1"},
+        {"kind", "Secret"},
+        {"metadata", Metadata(parts, KeysName(parts))},
+        {"type", "Opaque"},
+        {"stringData",
+         {{kJobKeyName, KeyText(*parts.key)},
+          {kWorkerKeyName, KeyText(of_worker)}}}};
+    absl::StrAppend(&manifests, "---\n", YamlText(secret));
+  }
+  absl::StrAppend(&manifests, "---\n", YamlText(job_set));
+  return manifests;
 }
 
 }  // namespace slackline

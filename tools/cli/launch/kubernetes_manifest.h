@@ -18,6 +18,7 @@
 // |
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/cluster.pb.h"
+#include "proto/keys.pb.h"
 
 namespace slackline {
 
@@ -47,8 +49,12 @@ struct KubernetesParts {
   // With the fields above. launch.kubernetes has an image.
   config::ClusterConfig config;
   std::string name;  // Of the JobSet.
+  // Of the job; nullopt with insecure: true.
+  std::optional<keys::Key> key = std::nullopt;
 };
-// A ConfigMap with the config, and the JobSet. InvalidArgument names the field
+// A ConfigMap with the config, a Secret with the keys unless
+// launch.kubernetes.secret names one, and the JobSet. Pods of servers get the
+// job's key, those of workers what a worker holds. InvalidArgument names the field
 // that does not fit, and what to do.
 absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts);
 

@@ -18,7 +18,6 @@
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/io/sha256.h"
-#include "common/process/job_key.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -158,8 +157,8 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
   launch_.out_dir = options_.paths.run_folder;
   launch_.cluster_file =
       absl::StrCat(options_.paths.run_folder, "/cluster.textproto");
-  if (!launch_.key_file.empty())
-    launch_.key_file = JobKeyFileOf(options_.paths.run_folder);
+  if (!launch_.key_folder.empty())
+    launch_.key_folder = options_.paths.run_folder;
   launch_.resume = WholePath(launch_.resume);
   for (const ServerProcess& server : ServerProcesses(options_.config))
     hosts_of_[{.worker = false, .index = server.index}] = server.host;
@@ -263,7 +262,6 @@ agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
   agent::Begin begin;
   begin.set_run_folder(launch_.out_dir);
   begin.set_config(options_.config_text);
-  begin.set_key(options_.key_text);
   std::vector<std::string> programs;
   const auto need = [&](const std::string& program) {
     if (std::find(programs.begin(), programs.end(), program) == programs.end())
@@ -273,7 +271,10 @@ agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
     if (where != host) continue;
     const MemberLaunch launch = LaunchOf(launch_, member);
     need(launch.command[0]);
-    if (!member.worker) {
+    if (member.worker) {
+      begin.set_worker_key(options_.worker_key);
+    } else {
+      begin.set_job_key(options_.job_key);
       begin.set_resume(launch_.resume);
       continue;
     }

@@ -41,7 +41,9 @@ class RemoteCluster : public Cluster {
   struct Options {
     LaunchOptions launch;     // As for a LocalCluster.
     std::string config_text;  // Of launch.cluster_file.
-    std::string key_text;     // Of launch.key_file; empty: there is none.
+    // Of the files in launch.key_folder; empty: there are none.
+    std::string job_key;
+    std::string worker_key;
     config::ClusterConfig config;
     RemotePaths paths;
   };

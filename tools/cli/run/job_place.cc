@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
 #include "common/keys/key_file.h"
+#include "common/process/job_key.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
@@ -41,6 +42,15 @@ std::set<std::string> CoordinatorHosts(const config::ClusterConfig& config) {
       hosts.insert(server.host);
   }
   return hosts;
+}
+
+// For other hosts; empty: the job has no key.
+absl::StatusOr<std::string> KeyTextOf(const LaunchOptions& launch,
+                                      const char* name) {
+  if (launch.key_folder.empty()) return "";
+  SL_ASSIGN_OR_RETURN(const keys::Key key,
+                      ReadKeyFile(absl::StrCat(launch.key_folder, "/", name)));
+  return KeyText(key);
 }
 
 // What CheckHosts() of `hosts` is about.
@@ -220,16 +230,15 @@ class OtherMachines : public JobPlace {
   absl::StatusOr<std::unique_ptr<Cluster>> Start(
       const LaunchOptions& launch,
       const config::ClusterConfig& config) override {
-    std::string key;
-    if (!launch.key_file.empty()) {
-      SL_ASSIGN_OR_RETURN(const keys::Key of_job,
-                          ReadKeyFile(launch.key_file));
-      key = KeyText(of_job);
-    }
+    SL_ASSIGN_OR_RETURN(const std::string job_key,
+                        KeyTextOf(launch, kJobKeyName));
+    SL_ASSIGN_OR_RETURN(const std::string worker_key,
+                        KeyTextOf(launch, kWorkerKeyName));
     return RemoteCluster::Start(
         {.launch = launch,
          .config_text = ToText(config),
-         .key_text = key,
+         .job_key = job_key,
+         .worker_key = worker_key,
          .config = config,
          .paths = RemotePathsOf(config.launch(), launch.bin_dir, launch.out_dir,
                                 launch.data_dir)},

@@ -12,6 +12,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
+#include "common/process/job_key.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
@@ -110,7 +111,8 @@ std::string WatchText(const config::Kubernetes& kubernetes,
                 pods, ",jobset.sigs.k8s.io/replicatedjob-name=", "servers")}),
       "\n  ",
       line({"delete", absl::StrCat("jobset/", name),
-            absl::StrCat("configmap/", name, "-config")}),
+            absl::StrCat("configmap/", name, "-config"),
+            absl::StrCat("secret/", name, "-keys")}),
       "   # ends it");
 }
 
@@ -137,8 +139,10 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
       LoadJobConfig(options.config_path, options.overrides);
   if (!config.ok()) return refuse(config.status().message());
   SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(*config));
+  SL_ASSIGN_OR_RETURN(const std::optional<keys::Key> key,
+                      KeyOfRun(*config, KeyPlaceHere(options.key)));
   const absl::StatusOr<std::string> manifests =
-      KubernetesManifests({.config = *config, .name = name});
+      KubernetesManifests({.config = *config, .name = name, .key = key});
   if (!manifests.ok()) return refuse(manifests.status().message());
   const config::Kubernetes& kubernetes = config->launch().kubernetes();
   display->Print(absl::StrCat(JobText(*config), ": JobSet ", name));
@@ -156,6 +160,11 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
         "to have the data, at ",
         config->launch().has_data_dir() ? config->launch().data_dir()
                                         : "/data"));
+  }
+  if (key.has_value() && !kubernetes.has_secret()) {
+    display->Print(absl::StrCat(
+        "the manifests have the key of the job, in the Secret ", name,
+        "-keys: whoever reads them can take part in it"));
   }
   if (options.dry_run || options.print_script) {
     std::fwrite(manifests->data(), 1, manifests->size(), stdout);

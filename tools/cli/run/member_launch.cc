@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/shell_line.h"
+#include "common/process/job_key.h"
 #include "common/process/member_environment.h"
 #include "common/status.h"
 #include "tools/cli/installed.h"
@@ -14,6 +15,13 @@ namespace {
 
 constexpr char kServerName[] = "slackline_server";
 constexpr char kWorkerName[] = "slackline_worker";
+
+// Empty: none.
+std::string MemberKeyFile(const LaunchOptions& options, const Member& member) {
+  if (options.key_folder.empty()) return "";
+  return absl::StrCat(options.key_folder, "/",
+                      member.worker ? kWorkerKeyName : kJobKeyName);
+}
 
 }  // namespace
 
@@ -28,7 +36,7 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
                             {kIndexVariable, absl::StrCat(member.index)},
                             {kOutVariable, options.out_dir},
                             {kDataDirVariable, options.data_dir},
-                            {kKeyVariable, options.key_file}}};
+                            {kKeyVariable, MemberKeyFile(options, member)}}};
   }
   MemberLaunch launch = {
       .command = {absl::StrCat(options.bin_dir, "/",
@@ -44,8 +52,8 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
-  if (!options.key_file.empty())
-    launch.command.push_back(absl::StrCat("--key=", options.key_file));
+  if (const std::string key = MemberKeyFile(options, member); !key.empty())
+    launch.command.push_back(absl::StrCat("--key=", key));
   if (member.worker) return launch;
   if (options.new_run && member.index == 0)
     launch.command.emplace_back("--new-run");

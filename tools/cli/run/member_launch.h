@@ -19,7 +19,8 @@ struct LaunchOptions {
   std::string cluster_file;  // The resolved config.
   std::string data_dir;      // Empty: none.
   std::string out_dir;       // Exists; logs go to its folder logs/.
-  std::string key_file = {};  // Of the job; empty: insecure: true.
+  // With job.key for servers and worker.key for workers; empty: insecure: true.
+  std::string key_folder = {};
   // The checkpoint from which the job goes on; empty: it begins anew.
   std::string resume = {};
   // Server 0 begins a new run, whatever is in out_dir or etcd.

@@ -1,5 +1,5 @@
-// The key of the job in the folder of its run, where its processes and
-// `slackline status` find it while the job runs.
+// The key of the job in the folder of its run, and what its workers hold of it,
+// where its processes and `slackline status` find them while the job runs.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,27 @@ namespace slackline {
 
 class RunKey {
  public:
-  // Writes the file, in place of one that an earlier run has left. Of a job
+  // Writes the files, in place of those that an earlier run has left. Of a job
   // with insecure: true there is none.
   static absl::StatusOr<std::unique_ptr<RunKey>> Make(
       const config::ClusterConfig& config, const KeyPlace& place,
       const std::string& out_dir);
-  // Removes the file: who gets the folder later gets no key.
+  // Removes them: who gets the folder later gets no key.
   ~RunKey();
   RunKey(const RunKey&) = delete;
   RunKey& operator=(const RunKey&) = delete;
 
-  const std::string& file() const { return file_; }  // Empty: none.
+  // An absolute path, since processes may work elsewhere; empty: no key.
+  const std::string& folder() const { return folder_; }
   // Of `slackline run`, an operator.
   const std::optional<Credentials>& credentials() const {
     return credentials_;
   }
 
  private:
-  RunKey(std::string file, std::optional<Credentials> credentials);
+  RunKey(std::string folder, std::optional<Credentials> credentials);
 
-  const std::string file_;
+  const std::string folder_;
   const std::optional<Credentials> credentials_;
 };
 

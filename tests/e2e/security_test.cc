@@ -1,0 +1,279 @@
+// Goal: nobody without a job's key reads, changes or ends it, and who is
+// refused is told why; nobody whose key fits notices anything.
+// Method: real programs; strangers with no key, another one, or one that is for
+// something else, beside a job whose model is compared with that of an
+// undisturbed run.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/config/cluster_config.h"
+#include "common/host_port.h"
+#include "common/keys/credentials.h"
+#include "common/net/poller.h"
+#include "common/net/zmq/zmq_transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job_config.h"
+#include "tests/support/job_test.h"
+#include "tests/support/must.h"
+#include "tests/support/run_files.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kPromptly = absl::Seconds(20);
+
+class SecurityTest : public JobTest {
+ protected:
+  // Over tcp, so that every message of it is on a socket.
+  static std::string OverTcp(const SmallJobOptions& options = {}) {
+    return absl::StrReplaceAll(SmallJob(options),
+                               {{"limits {", "limits { transport: TCP"}});
+  }
+
+  // `slackline keys export` of the role, with that user's key.
+  std::string Export(const std::string& config, const std::string& role,
+                     const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        "keys", "export", config, "--role", role, "--out",
+        Path(absl::StrCat(role, ".key"))};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::unique_ptr<Process> made = StartTool("export-" + role, words);
+    EXPECT_EQ(made->WaitText(kPromptly), kEndedWell) << made->Output();
+    return Path(absl::StrCat(role, ".key"));
+  }
+
+  // How `slackline ARGUMENTS` has ended, and what it has said.
+  std::string Tool(const std::string& name,
+                   const std::vector<std::string>& arguments) {
+    const std::unique_ptr<Process> tool = StartTool(name, arguments);
+    const std::string how = tool->WaitText(kPromptly);
+    return absl::StrCat(how, "\n", tool->Output());
+  }
+};
+
+// Sends what ends a job to all of its ports, as programs do that know its
+// protocol and not its key.
+void Attack(const wire::StatusReply& status, const std::string& coordinator,
+            const std::optional<Credentials>& credentials) {
+  ZmqTransport::Options options;
+  options.credentials = credentials;
+  ZmqTransport transport(options);
+  std::vector<std::string> endpoints = {coordinator};
+  for (const wire::ServerMember& server : status.view().server()) {
+    for (const wire::Endpoints& thread : server.thread())
+      endpoints.push_back(thread.tcp());
+  }
+  std::vector<Message> messages(6);
+  messages[0].header.mutable_call()->mutable_stop()->set_reason("attack");
+  messages[1].header.mutable_call()->mutable_finish()->set_reason("attack");
+  messages[2].header.mutable_call()->mutable_drain()->set_server(1);
+  messages[3].header.mutable_view()->set_number(1'000'000);
+  messages[4].header.mutable_hand_over();
+  messages[5].header.mutable_push_request();
+  for (Message& message : messages) {
+    message.header.set_run(status.view().run());
+    message.header.set_view_number(status.view().number());
+  }
+  std::vector<std::unique_ptr<Channel>> channels;
+  Poller poller;
+  for (const std::string& endpoint : endpoints) {
+    for (const PeerId::Kind kind :
+         {PeerId::Kind::kObserver, PeerId::Kind::kWorker,
+          PeerId::Kind::kServer, PeerId::Kind::kShardThread,
+          PeerId::Kind::kCoordinator}) {
+      channels.push_back(Must(transport.Connect(
+          {kind, 0, 0}, endpoint,
+          {.linger = absl::ZeroDuration(), .watch_link = true})));
+      poller.Add(*channels.back());
+      for (const Message& message : messages)
+        Must(channels.back()->Send(message));
+    }
+  }
+  const absl::Time end = absl::Now() + absl::Seconds(1);
+  while (absl::Now() < end) Must(poller.Wait(absl::Milliseconds(20)));
+  for (const auto& channel : channels) poller.Remove(*channel);
+}
+
+TEST_F(SecurityTest, StrangersChangeNothing) {
+  const std::string config = Write("job.textproto", OverTcp());
+  Run("alone", config);
+  const std::unique_ptr<Process> run = StartRun("run", config);
+  const std::string cluster = Path("run/cluster.textproto");
+  const auto status = AwaitProgress(cluster);
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
+  const std::string coordinator = CoordinatorEndpoints(job).front();
+  Attack(*status, coordinator, std::nullopt);
+  Attack(*status, coordinator,
+         CredentialsOf(JobSecret(Secret::Random(), job.job()), Role::kServer));
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
+            ReadText(Path("alone/model.safetensors")));
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              AllOf(HasSubstr("coordinator: refused"),
+                    HasSubstr("127.0.0.1:"), HasSubstr("key")));
+}
+
+// One whose key is a worker's says what it likes to everybody.
+TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
+  const std::string config = Write("job.textproto", OverTcp());
+  Run("alone", config);
+  const std::unique_ptr<Process> run = StartRun("run", config);
+  const std::string cluster = Path("run/cluster.textproto");
+  const auto status = AwaitProgress(cluster);
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
+  const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
+  Attack(*status, CoordinatorEndpoints(job).front(),
+         Must(CredentialsFrom(key, job.job(), Role::kWorker, "it")));
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
+            ReadText(Path("alone/model.safetensors")));
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              HasSubstr("who has the key of a worker may not"));
+}
+
+TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
+  const std::string config = Write("job.textproto", SmallJob({.train = "seed: 1"}));
+  const std::unique_ptr<Process> run =
+      StartRun("run", config, {"--epochs=1000"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  for (const char* const name : {"run/job.key", "run/worker.key"}) {
+    struct stat about {};
+    ASSERT_EQ(stat(Path(name).c_str(), &about), 0) << name;
+    EXPECT_EQ(about.st_mode & 0777, 0600u) << name;
+  }
+  const std::string folder = Path("run");
+  const std::string reader = Export(folder, "reader");
+  const std::string worker = Export(folder, "worker");
+  const std::string operates = Export(folder, "operator");
+  const std::string other = Path("other.key");
+  EXPECT_THAT(Tool("init", {"keys", "init", "--key", other}),
+              AllOf(HasSubstr(kEndedWell), HasSubstr("other.key: made")));
+  EXPECT_THAT(Tool("init-again", {"keys", "init", "--key", other}),
+              AllOf(HasSubstr(kEndedWell), HasSubstr("is left as it is")));
+
+  EXPECT_THAT(Tool("look", {"status", folder}), HasSubstr(kEndedWell));
+  EXPECT_THAT(Tool("reader-looks", {"status", folder, "--key", reader}),
+              HasSubstr(kEndedWell));
+  EXPECT_THAT(
+      Tool("reader-stops", {"stop", folder, "--key", reader, "--now"}),
+      AllOf(HasSubstr(kFailed),
+            HasSubstr("who has the key of a reader may not call 'stop'")));
+  EXPECT_THAT(Tool("worker-looks", {"status", folder, "--key", worker}),
+              AllOf(Not(HasSubstr(kEndedWell)),
+                    HasSubstr("holds what a WORKER has of the job")));
+  EXPECT_THAT(Tool("other-looks", {"status", folder, "--key", other}),
+              AllOf(HasSubstr("exited with code 6"),
+                    HasSubstr("has another key than this program")));
+  fs::permissions(reader, fs::perms::owner_read | fs::perms::others_read);
+  EXPECT_THAT(Tool("all-look", {"status", folder, "--key", reader}),
+              AllOf(Not(HasSubstr(kEndedWell)),
+                    HasSubstr(absl::StrCat("chmod 600 ", reader))));
+  EXPECT_THAT(Tool("stop", {"stop", folder, "--key", operates}),
+              HasSubstr(kEndedWell));
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  for (const char* const name : {"run/job.key", "run/worker.key"})
+    EXPECT_FALSE(fs::exists(Path(name))) << "it is left in the folder";
+}
+
+// By hand, with keys that differ, or where one has none.
+TEST_F(SecurityTest, WhoDoesNotFitIsToldBeforeLong) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  for (const char* const name : {"a.key", "b.key"})
+    Tool(name, {"keys", "init", "--key", Path(name)});
+  const std::string a = absl::StrCat("--key=", Path("a.key"));
+  const std::string b = absl::StrCat("--key=", Path("b.key"));
+  const std::unique_ptr<Process> server =
+      StartMember("server", "slackline_server", 0, config, "out", {a});
+  const struct {
+    const char* name;
+    const char* program;
+    int index;
+    std::string argument;
+  } others[] = {
+      {"other-worker", "slackline_worker", 1, b},
+      {"other-server", "slackline_server", 1, b},
+      {"plain-worker", "slackline_worker", 2, "--set=insecure=true"},
+  };
+  for (const auto& other : others) {
+    const std::unique_ptr<Process> process =
+        StartMember(other.name, other.program, other.index, config, "out",
+                    {other.argument});
+    EXPECT_EQ(process->WaitText(kPromptly), kFailed) << other.name;
+    EXPECT_THAT(process->Output(),
+                AllOf(HasSubstr("refuses this process: it has another key"),
+                      HasSubstr("insecure: true")))
+        << other.name;
+  }
+  EXPECT_THAT(server->Output(), HasSubstr("coordinator: refused"));
+  EXPECT_TRUE(server->running());
+  // With the right one it is taken, and the job may begin.
+  const std::unique_ptr<Process> worker =
+      StartMember("worker", "slackline_worker", 1, config, "out", {a});
+  const std::string status = Path("a.key");
+  EXPECT_TRUE(WaitUntil(kPromptly, [&] {
+    return Tool("status", {"status", config, "--key", status}).find(
+               "worker 1") != std::string::npos;
+  }));
+  server->Signal(SIGINT);
+  EXPECT_EQ(server->WaitText(kJobMax), kFailed);
+  EXPECT_EQ(worker->WaitText(kJobMax), kFailed);
+}
+
+// Roles of their own, each with no more than it needs, and a job that ends as
+// any other.
+TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
+  const std::string config = WriteWithPort("job.textproto", OverTcp());
+  Tool("init", {"keys", "init", "--key", Path("user.key")});
+  const std::string user = absl::StrCat("--key=", Path("user.key"));
+  const std::string worker =
+      absl::StrCat("--key=", Export(config, "worker", {user}));
+  const std::string all = absl::StrCat("--key=", Export(config, "all", {user}));
+  std::vector<std::unique_ptr<Process>> members;
+  const std::string wrong = "wrong";
+  {
+    const std::unique_ptr<Process> server = StartMember(
+        "wrong", "slackline_server", 1, config, "out", {worker});
+    EXPECT_EQ(server->WaitText(kPromptly), kFailed);
+    EXPECT_THAT(server->Output(), HasSubstr("is to be a server"));
+  }
+  for (int i = 0; i < 2; ++i) {
+    members.push_back(StartMember(absl::StrCat("server-", i),
+                                  "slackline_server", i, config, "out", {all}));
+  }
+  for (int i = 0; i < 4; ++i) {
+    members.push_back(StartMember(absl::StrCat("worker-", i),
+                                  "slackline_worker", i, config, "out",
+                                  {worker}));
+  }
+  for (const auto& member : members)
+    EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
+  Run("run", config);
+  EXPECT_EQ(ReadText(Path("out/model.safetensors")),
+            ReadText(Path("run/model.safetensors")));
+}
+
+// For networks that nobody else uses: as before there were keys.
+TEST_F(SecurityTest, WithoutKeysEachProcessSaysSo) {
+  const std::string config =
+      Write("job.textproto", absl::StrCat(SmallJob(), "insecure: true\n"));
+  Run("run", config);
+  for (const char* const log : {"run/logs/server-0.log", "run/logs/worker-0.log"})
+    EXPECT_THAT(ReadText(Path(log)), HasSubstr("insecure: true: nothing on the wire is encrypted"));
+  EXPECT_FALSE(fs::exists(Path("run/job.key")));
+}
+
+}  // namespace
+}  // namespace slackline
