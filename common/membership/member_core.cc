@@ -216,7 +216,7 @@ void MemberCore::OnLink(LinkState link, absl::Time now) {
   Run(now);
   if (link != LinkState::kRefused) {
     refused_since_ = absl::InfiniteFuture();
-  } else if (link_ != LinkState::kRefused) {
+  } else if (refused_since_ == absl::InfiniteFuture()) {
     refused_since_ = awake_.At(now);
   }
   link_ = link;
@@ -438,7 +438,9 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
   looks_since_ = awake_.At(now);
   heard_here_ = false;
   link_ = LinkState::kGone;
-  refused_since_ = absl::InfiniteFuture();
+  // At the only address the next connection goes on where this one was.
+  if (options_.coordinators.size() > 1)
+    refused_since_ = absl::InfiniteFuture();
   effects->look_at = looks_at_;
   // Whatever was sent to the last one has reached nobody.
   next_join_ = now;

@@ -13,6 +13,7 @@
 #include "common/config/cluster_config.h"
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
+#include "common/keys/key_file.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "gmock/gmock.h"

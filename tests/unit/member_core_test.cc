@@ -427,6 +427,41 @@ TEST_F(MemberCoreTest, ASilentCoordinatorThatIsThereIsWaitedFor) {
                     HasSubstr("up to 30s")));
 }
 
+// Who has another key is refused each time that it connects, and looks again
+// meanwhile; a process that ends or begins refuses for a moment.
+TEST_F(MemberCoreTest, WhoIsRefusedBeforeItJoinsEndsSoonWithTheReason) {
+  member_->OnLink(LinkState::kRefused, now_);
+  absl::Time begin = now_;
+  ASSERT_TRUE(Tick().failure.ok());
+  member_->OnLink(LinkState::kGone, now_);
+  while (now_ < begin + absl::Seconds(5)) {
+    const MemberCore::Effects effects = Tick();
+    ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+  }
+  begin = now_;
+  MemberCore::Effects effects;
+  while (effects.failure.ok() && now_ < begin + absl::Seconds(20)) {
+    member_->OnLink(LinkState::kRefused, now_);
+    effects = Tick();
+  }
+  EXPECT_TRUE(absl::IsPermissionDenied(effects.failure)) << effects.failure;
+  EXPECT_THAT(std::string(effects.failure.message()),
+              AllOf(HasSubstr("head:7700 refuses this process"),
+                    HasSubstr("the same key")));
+  EXPECT_LE(now_ - begin, absl::Seconds(5));
+}
+
+// Another process has its address: it is as if nobody listened there.
+TEST_F(MemberCoreTest, ACoordinatorWhoseAddressRefusesIsGone) {
+  Join();
+  member_->OnLink(LinkState::kUp, now_);
+  member_->OnLink(LinkState::kRefused, now_);
+  const MemberCore::Effects effects = TickOn();
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("nobody listens there any more"));
+}
+
 TEST_F(MemberCoreTest, ACoordinatorThatGoesOnIsWelcome) {
   Join();
   member_->OnLink(LinkState::kUp, now_);
