@@ -226,7 +226,7 @@ TEST_F(SecurityTest, WhoDoesNotFitIsToldBeforeLong) {
   const std::string status = Path("a.key");
   EXPECT_TRUE(WaitUntil(kPromptly, [&] {
     return Tool("status", {"status", config, "--key", status}).find(
-               "worker 1") != std::string::npos;
+               "1 of 4 workers") != std::string::npos;
   }));
   server->Signal(SIGINT);
   EXPECT_EQ(server->WaitText(kJobMax), kFailed);
@@ -243,7 +243,6 @@ TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
       absl::StrCat("--key=", Export(config, "worker", {user}));
   const std::string all = absl::StrCat("--key=", Export(config, "all", {user}));
   std::vector<std::unique_ptr<Process>> members;
-  const std::string wrong = "wrong";
   {
     const std::unique_ptr<Process> server = StartMember(
         "wrong", "slackline_server", 1, config, "out", {worker});

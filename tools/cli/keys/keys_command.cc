@@ -45,6 +45,10 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
               "one: jobs that run go on with the old one, and need it)\n");
   }
   SL_RETURN_IF_ERROR(written);
+  if (!options.file.empty()) {
+    return absl::StrCat(file, ": made. Give it to the processes of a job with ",
+                        ShellLine({absl::StrCat("--key=", file)}), "\n");
+  }
   return absl::StrCat(
       file,
       ": made. Your jobs on this machine use it from now on. Other machines on "
