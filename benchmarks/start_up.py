@@ -5,8 +5,8 @@ One small job (generated data, 2 servers, 2 workers), started --rounds times by 
 the --variant lines in turn: a name, a colon, and what is added to the command. Prints
 per variant the median and the median absolute deviation of the seconds until the first
 record of a step is in the folder of the run, and until the command has ended (20 steps,
-evaluation, model), and the difference of the first to the first variant in the list, as
-the median of what rounds differ by. Records come back from other machines twice a
+evaluation, model), and how much later the first step is than that of the first variant,
+as the median over the rounds. Records come back from other machines twice a
 second, so there up to 0.5 s of it is the way back. Standard library only.
 
   benchmarks/start_up.py --variant "with keys:" --variant "without:--set insecure=true"
