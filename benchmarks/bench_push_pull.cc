@@ -370,7 +370,7 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
                    {"checksum", total.checksum}});
     std::fprintf(
         stderr,
-        "%-10s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
+        "%-14s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
         "%5.2f  %8.1f %8.1f %5.1f %5.1f %6.1f",
         all[s]->name().c_str(), options.transport.c_str(),
         options.topology.c_str(), static_cast<long long>(setup.bytes),
@@ -395,9 +395,11 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "Compares push + pull through Slackline with raw ZeroMQ in one run.");
   app.add_option("--systems", options.systems,
-                 "what to run, with commas; ratios are to the first one")
+                 "what to run, with commas; ratios are to the first one. "
+                 "+keys: encrypted by CURVE")
       ->delimiter(',')
-      ->check(CLI::IsMember({"raw", "memory", "tcp", "transport", "slackline"}))
+      ->check(CLI::IsMember({"raw", "memory", "tcp", "transport", "slackline",
+                             "raw+keys", "slackline+keys"}))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
                  "tcp, ipc or shm, which raw ZeroMQ does not have: it "
@@ -506,10 +508,13 @@ int Main(int argc, char** argv) {
     if (name == "tcp") systems.push_back(MakeTcpPushPull());
     if (name == "transport") systems.push_back(MakeTransportPushPull());
     if (name == "slackline") systems.push_back(MakeSlacklinePushPull());
+    if (name == "raw+keys") systems.push_back(WithKeys(MakeRawPushPull()));
+    if (name == "slackline+keys")
+      systems.push_back(WithKeys(MakeSlacklinePushPull()));
   }
 
   std::fprintf(stderr,
-               "%-10s %-4s %-5s %9s  %9s %9s %9s  %15s  %5s  %8s %8s %5s %5s "
+               "%-14s %-4s %-5s %9s  %9s %9s %9s  %15s  %5s  %8s %8s %5s %5s "
                "%6s%s\n",
                "system", "via", "w x s", "bytes", "step us", "mad", "p99",
                "GB/s", "ratio", "worker", "servers", "wakes", "pages", "allocs",

@@ -28,6 +28,9 @@ struct PushPullSetup {
   int64_t window_bytes = 0;
   absl::Duration spin_max;  // As Poller::Options; raw never spins.
   uint64_t seed = 0;
+  // Every connection over tcp or ipc is encrypted by CURVE, with keys of this
+  // run.
+  bool keys = false;
   // Slackline's workers make their gradients in memory of the transport, and
   // not in that of the heap, where frameworks make them.
   bool shared_gradients = false;
@@ -84,5 +87,9 @@ std::unique_ptr<PushPullSystem> MakeTransportPushPull();
 // WorkerLoop. Unlike in the others, a pull waits until the worker's own push is
 // applied, and the servers read every gradient and write every parameter.
 std::unique_ptr<PushPullSystem> MakeSlacklinePushPull();
+
+// The same with PushPullSetup::keys; "raw+keys" of "raw".
+std::unique_ptr<PushPullSystem> WithKeys(
+    std::unique_ptr<PushPullSystem> system);
 
 }  // namespace slackline::bench

@@ -24,4 +24,38 @@ std::vector<uint64_t> ParametersOf(const PushPullSetup& setup, int server) {
   return RandomWords(setup, -1 - server);
 }
 
+namespace {
+
+class KeyedPushPull : public PushPullSystem {
+ public:
+  explicit KeyedPushPull(std::unique_ptr<PushPullSystem> system)
+      : system_(std::move(system)) {}
+
+  std::string name() const override { return system_->name() + "+keys"; }
+  absl::Status Serve(
+      const PushPullSetup& setup, int server,
+      const std::function<void(const std::string&)>& ready) override {
+    return system_->Serve(Keyed(setup), server, ready);
+  }
+  absl::StatusOr<std::unique_ptr<PushPullWorker>> Connect(
+      const PushPullSetup& setup, int worker,
+      const std::vector<std::string>& endpoints) override {
+    return system_->Connect(Keyed(setup), worker, endpoints);
+  }
+
+ private:
+  static PushPullSetup Keyed(PushPullSetup setup) {
+    setup.keys = true;
+    return setup;
+  }
+  const std::unique_ptr<PushPullSystem> system_;
+};
+
+}  // namespace
+
+std::unique_ptr<PushPullSystem> WithKeys(
+    std::unique_ptr<PushPullSystem> system) {
+  return std::make_unique<KeyedPushPull>(std::move(system));
+}
+
 }  // namespace slackline::bench

@@ -9,6 +9,7 @@
 #include "benchmarks/push_pull_bytes.h"
 #include "benchmarks/report.h"
 #include "common/net/host_id.h"
+#include "common/keys/credentials.h"
 #include "common/status.h"
 
 namespace slackline::bench {
@@ -46,6 +47,15 @@ Header HeaderOf(const zmq::message_t& frame) {
   return header;
 }
 
+// Of the benchmark alone.
+Credentials RawCredentials(Role role) {
+  return CredentialsOf(Secret(Secret::Bytes{1}), role);
+}
+
+zmq::const_buffer KeyBytes(const Secret::Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
 class RawWorker : public PushPullWorker {
  public:
   RawWorker(const PushPullSetup& setup, int worker,
@@ -56,6 +66,13 @@ class RawWorker : public PushPullWorker {
       link.socket = zmq::socket_t(context_, ZMQ_DEALER);
       link.parameters = ParametersOf(setup, server);
       link.socket.set(zmq::sockopt::linger, 0);
+      if (setup.keys) {
+        const Credentials own = RawCredentials(Role::kWorker);
+        link.socket.set(zmq::sockopt::curve_serverkey, KeyBytes(own.server));
+        link.socket.set(zmq::sockopt::curve_publickey, KeyBytes(own.worker));
+        link.socket.set(zmq::sockopt::curve_secretkey,
+                        KeyBytes(own.own.bytes()));
+      }
       link.socket.connect(endpoints[server]);
       polls_.push_back({link.socket.handle(), 0, ZMQ_POLLIN, 0});
       links_.push_back(std::move(link));
@@ -194,6 +211,11 @@ class RawPushPull : public PushPullSystem {
     }
     zmq::context_t context;
     zmq::socket_t socket(context, ZMQ_ROUTER);
+    if (setup.keys) {
+      const Credentials own = RawCredentials(Role::kServer);
+      socket.set(zmq::sockopt::curve_server, true);
+      socket.set(zmq::sockopt::curve_secretkey, KeyBytes(own.own.bytes()));
+    }
     socket.bind(setup.via == PushPullSetup::Via::kTcp ? "tcp://127.0.0.1:0"
                                                       : UniqueIpcEndpoint());
     ready(socket.get(zmq::sockopt::last_endpoint));

@@ -7,8 +7,7 @@
 #include "benchmarks/report.h"
 #include "benchmarks/step_worker.h"
 #include "common/net/host_id.h"
-#include "common/net/shm/shm_transport.h"
-#include "common/net/zmq/zmq_transport.h"
+#include "common/net/process_transport.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 #include "server/control_loop.h"
@@ -23,6 +22,12 @@ constexpr char kJob[] = "bench-push-pull";
 // Servers and workers of a round have one parent and one round at a time.
 std::string CoordinatorEndpoint() {
   return absl::StrCat("ipc://@", kJob, "-", getppid());
+}
+
+// Of the benchmark alone.
+std::optional<Credentials> KeysOf(const PushPullSetup& setup, Role role) {
+  if (!setup.keys) return std::nullopt;
+  return CredentialsOf(Secret(Secret::Bytes{1}), role);
 }
 
 wire::Table TableOf(const PushPullSetup& setup) {
@@ -78,15 +83,18 @@ class SlacklineWorker : public PushPullWorker {
     join.set_steps_per_epoch(kManySteps);
     SL_ASSIGN_OR_RETURN(
         created->worker_,
-        StepWorker::Start(created->transport_, created->transport_, options));
+        StepWorker::Start(created->transports_.all(),
+                          created->transports_.all(), options));
     SL_RETURN_IF_ERROR(created->worker_->Pull().status());
     return created;
   }
 
   explicit SlacklineWorker(const PushPullSetup& setup)
-      : setup_(setup), expected_(setup.bytes) {
+      : setup_(setup),
+        expected_(setup.bytes),
+        transports_(KeysOf(setup, Role::kWorker)) {
     gradient_ = setup.shared_gradients
-                    ? transport_.memory()->Allocate(setup.bytes)
+                    ? transports_.all().memory()->Allocate(setup.bytes)
                     : Payload::Allocate(setup.bytes);
     // Zeros leave the parameters as they were, whoever pushes them.
     std::memset(gradient_.MutableData(), 0, gradient_.size());
@@ -124,8 +132,7 @@ class SlacklineWorker : public PushPullWorker {
   const PushPullSetup setup_;
   Payload gradient_;
   std::vector<std::byte> expected_;
-  ZmqTransport over_network_;
-  ShmTransport transport_{over_network_};
+  ProcessTransport transports_;
   std::unique_ptr<StepWorker> worker_;
 };
 
@@ -136,8 +143,8 @@ class SlacklinePushPull : public PushPullSystem {
   absl::Status Serve(
       const PushPullSetup& setup, int server,
       const std::function<void(const std::string&)>& ready) override {
-    ZmqTransport over_network;
-    ShmTransport transport(over_network);
+    ProcessTransport transports(KeysOf(setup, Role::kServer));
+    Transport& transport = transports.all();
     std::unique_ptr<CoordinatorThread> coordinator;
     if (server == 0) {
       CoordinatorThread::Options options;
