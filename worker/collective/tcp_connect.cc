@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/net/descriptor.h"
 #include "common/status.h"
 #include "worker/collective/rendezvous.h"
 
@@ -140,7 +141,7 @@ class Connector {
   int Next() const { return (rank_ + 1) % world_size_; }
   int Previous() const { return (rank_ + world_size_ - 1) % world_size_; }
   // Where the connection belongs; nullptr if there is none from or to `rank`.
-  Descriptor* SlotOf(int rank, Purpose purpose, bool outgoing);
+  std::unique_ptr<Stream>* SlotOf(int rank, Purpose purpose, bool outgoing);
   // Ranks to which a connection is missing.
   std::vector<int> Missing() const;
 
@@ -252,7 +253,8 @@ absl::Status Connector::ReadEntries(const std::vector<std::string>& found) {
   return absl::OkStatus();
 }
 
-Descriptor* Connector::SlotOf(int rank, Purpose purpose, bool outgoing) {
+std::unique_ptr<Stream>* Connector::SlotOf(int rank, Purpose purpose,
+                                           bool outgoing) {
   if (rank < 0 || rank >= world_size_ || rank == rank_) return nullptr;
   if (purpose == Purpose::kToAll) {
     // Each rank connects to all before it.
@@ -269,9 +271,9 @@ std::vector<int> Connector::Missing() const {
   std::vector<int> missing;
   for (int i = 0; i < world_size_; ++i) {
     if (i == rank_) continue;
-    if (!connections_.to_all[static_cast<size_t>(i)].valid() ||
-        (i == Next() && !connections_.to_next.valid()) ||
-        (i == Previous() && !connections_.from_previous.valid())) {
+    if (connections_.to_all[static_cast<size_t>(i)] == nullptr ||
+        (i == Next() && connections_.to_next == nullptr) ||
+        (i == Previous() && connections_.from_previous == nullptr)) {
       missing.push_back(i);
     }
   }
@@ -355,7 +357,8 @@ absl::Status Connector::Continue(Candidate& candidate) {
     return failed("another process has its port");
   }
   *SlotOf(candidate.rank, candidate.purpose, /*outgoing=*/true) =
-      std::exchange(candidate.socket, Descriptor());
+      std::make_unique<PlainStream>(
+          std::exchange(candidate.socket, Descriptor()));
   return absl::OkStatus();
 }
 
@@ -365,14 +368,16 @@ void Connector::Identify(Candidate& candidate) {
   Descriptor socket = std::exchange(candidate.socket, Descriptor());
   const Greeting& greeting = candidate.greeting;
   if (progress == Progress::kGone || greeting.kind != Greeting::kKind) return;
-  Descriptor* const slot =
+  std::unique_ptr<Stream>* const slot =
       SlotOf(greeting.rank, greeting.purpose, /*outgoing=*/false);
   const bool expected =
-      slot != nullptr && !slot->valid() && IsExpected(greeting);
+      slot != nullptr && *slot == nullptr && IsExpected(greeting);
   // One that looks for another group sees from the answer that this is not it.
   const bool greeted =
       Greet(socket, expected ? greeting.rank : rank_, greeting.purpose);
-  if (expected && greeted) *slot = std::move(socket);
+  if (expected && greeted) {
+    *slot = std::make_unique<PlainStream>(std::move(socket));
+  }
 }
 
 absl::Status Connector::Accept() {

@@ -1,20 +1,21 @@
 // The connections of a group of ranks over TCP.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/net/descriptor.h"
 #include "worker/collective/mesh_collective.h"
+#include "worker/collective/stream.h"
 
 namespace slackline {
 
-// Sockets of one rank, which do not block.
+// What one rank has of them.
 struct TcpConnections {
-  std::vector<Descriptor> to_all;  // By rank; that of this one has none.
+  std::vector<std::unique_ptr<Stream>> to_all;  // By rank; nullptr: this one.
   // The ring, in one direction each.
-  Descriptor to_next;
-  Descriptor from_previous;
+  std::unique_ptr<Stream> to_next;
+  std::unique_ptr<Stream> from_previous;
 };
 
 // Listens on options.host, stores the address for the other ranks, and connects
