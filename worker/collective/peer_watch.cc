@@ -86,11 +86,15 @@ absl::Status PeerWatch::AwaitLoss() {
           (moved && heard.bytes == 0)) {
         continue;
       }
+      // Before who is gone, so that who sees the latter has the reason.
+      if (heard.result == Stream::Result::kForged) {
+        gone_reason_.store(heard.reason);
+        reason = heard.reason;
+      }
       gone_[i].store(true);
       // Its goodbye is the last that it says.
       if (moved && said == kGoodbye) continue;
       lost.push_back(static_cast<int>(i));
-      if (heard.result == Stream::Result::kForged) reason = heard.reason;
     }
     if (!lost.empty()) {
       return ConnectionsLost(

@@ -29,6 +29,8 @@ class PeerWatch {
   // before counts. Any thread.
   bool Gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(); }
   std::vector<int> Gone() const;
+  // Why they are, for an operation that their loss has interrupted.
+  const char* GoneReason() const { return gone_reason_.load(); }
 
   // One thread calls one of the two.
   void SayGoodbye();
@@ -50,6 +52,7 @@ class PeerWatch {
   const std::vector<std::unique_ptr<Stream>> streams_;
   const Descriptor end_watch_;
   std::vector<std::atomic<bool>> gone_;
+  std::atomic<const char*> gone_reason_ = "it has left the group";
 };
 
 }  // namespace slackline

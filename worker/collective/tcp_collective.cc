@@ -336,7 +336,7 @@ absl::Status TcpMesh::Run(const Operation& operation, int64_t number) {
   return ConnectionsLost(prefix, lost,
                          failure_.obstacle == Obstacle::kLost
                              ? failure_.reason
-                             : "it has left the group");
+                             : watch_->GoneReason());
 }
 
 // ---- The end
