@@ -30,10 +30,11 @@
 namespace slackline {
 namespace {
 
-// Who have connected and are not yet of the group. For one more the one goes
-// that has waited for the longest, of those that have not greeted if there are
-// any: a flood of strangers does not put out a rank amid its handshake.
-constexpr size_t kStrangersMax = 64;
+// Who have connected and are not yet of the group, of those who have greeted
+// and of those who have not; for one more of a kind the longest wait goes. So
+// no flood of either kind puts out a rank before its handshake is through,
+// unless so many come during it.
+constexpr size_t kCandidatesMax = 64;
 
 // Bytes of text in one record: of the ring, by measurement (docs/security.md);
 // and of a stream that carries a goodbye only.
@@ -175,6 +176,7 @@ class Connector {
   // The connection of a handshake that is done has its place.
   void Keep(Candidate& candidate, std::unique_ptr<Stream>* slot);
   absl::Status Accept();
+  void BoundCandidates();
   absl::Status NoConnection(const std::vector<int>& ranks,
                             const std::string& reason) const;
   // " (rank 2: it has ...)", or empty.
@@ -406,6 +408,19 @@ void Connector::Keep(Candidate& candidate, std::unique_ptr<Stream>* slot) {
                                             : kWatchRecordBytes);
 }
 
+void Connector::BoundCandidates() {
+  for (const bool greeted : {false, true}) {
+    const auto is_one = [&](const Candidate& candidate) {
+      return candidate.handshake.greeted() == greeted;
+    };
+    auto excess = std::count_if(incoming_.begin(), incoming_.end(), is_one) -
+                  static_cast<ptrdiff_t>(kCandidatesMax);
+    std::erase_if(incoming_, [&](const Candidate& candidate) {
+      return is_one(candidate) && excess-- > 0;
+    });
+  }
+}
+
 absl::Status Connector::Accept() {
   Candidate candidate{
       .socket = Descriptor(accept4(listener_.get(), nullptr, nullptr,
@@ -420,12 +435,6 @@ absl::Status Connector::Accept() {
                    : absl::OkStatus();
   }
   SendAtOnce(candidate.socket);
-  if (incoming_.size() == kStrangersMax) {
-    const auto stranger = std::find_if_not(
-        incoming_.begin(), incoming_.end(),
-        [](const Candidate& other) { return other.handshake.greeted(); });
-    incoming_.erase(stranger == incoming_.end() ? incoming_.begin() : stranger);
-  }
   incoming_.push_back(std::move(candidate));
   return absl::OkStatus();
 }
@@ -491,6 +500,7 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
     if (files[0].revents != 0 && !Missing().empty()) {
       SL_RETURN_IF_ERROR(Accept());
     }
+    BoundCandidates();
   }
   return std::move(connections_);
 }

@@ -26,7 +26,8 @@ struct TcpConnections {
 // carry is encrypted; see handshake.h and records.h.
 //
 // Who proves nothing of that is closed, and does not keep the others from
-// connecting: at most 64 wait for their proof at a time.
+// connecting: at most 64 wait for their greeting at a time, and 64 for their
+// proof.
 //
 // After a failure nothing is left of the attempt but the keys in the store, so
 // the next one is another group.
