@@ -1,22 +1,23 @@
 #include "worker/collective/records.h"
 
-#include <sodium.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "common/status.h"
+
 namespace slackline {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
-constexpr size_t kProofBytes = crypto_aead_chacha20poly1305_ietf_ABYTES;
+constexpr size_t kProofBytes = 16;
+constexpr size_t kNonceBytes = 12;
 static_assert(kLengthBytes + kProofBytes == kRecordOverheadBytes);
-static_assert(crypto_aead_chacha20poly1305_ietf_KEYBYTES == Secret::kBytes);
 
-using Nonce =
-    std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
+using Nonce = std::array<unsigned char, kNonceBytes>;
 
 Nonce NonceOf(uint64_t number) {
   Nonce nonce = {};
@@ -34,17 +35,57 @@ const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
+// What fails here fails for want of memory or of the cipher.
+void Must(int result) {
+  SL_CHECK(result == 1, "OpenSSL cannot encrypt with ChaCha20-Poly1305");
+}
+
+CipherContext NewCipher(const Secret& key, bool seals) {
+  CipherContext cipher(EVP_CIPHER_CTX_new());
+  SL_CHECK(cipher != nullptr, "out of memory");
+  static_assert(Secret::kBytes == 32);  // As of EVP_chacha20_poly1305().
+  Must(EVP_CipherInit_ex(cipher.get(), EVP_chacha20_poly1305(), nullptr,
+                         key.bytes().data(), nullptr, seals ? 1 : 0));
+  return cipher;
+}
+
+// Begins a record, and takes its length as a part of the proof; then seals or
+// opens the text.
+void Run(EVP_CIPHER_CTX* cipher, uint64_t number, const std::byte* length,
+         const std::byte* in, size_t bytes, std::byte* out) {
+  int done = 0;
+  Must(EVP_CipherInit_ex(cipher, nullptr, nullptr, nullptr,
+                         NonceOf(number).data(), /*enc=*/-1));
+  Must(EVP_CipherUpdate(cipher, nullptr, &done, Raw(length), kLengthBytes));
+  if (bytes == 0) return;
+  Must(EVP_CipherUpdate(cipher, Raw(out), &done, Raw(in),
+                        static_cast<int>(bytes)));
+}
+
 }  // namespace
+
+void FreeCipher::operator()(evp_cipher_ctx_st* context) const {
+  EVP_CIPHER_CTX_free(context);
+}
+
+RecordSealer::RecordSealer(const Secret& key)
+    : cipher_(NewCipher(key, /*seals=*/true)) {}
 
 void RecordSealer::Seal(absl::Span<const std::byte> text, std::byte* record) {
   for (size_t i = 0; i < kLengthBytes; ++i) {
     record[i] = static_cast<std::byte>(text.size() >> 8 * i);
   }
-  crypto_aead_chacha20poly1305_ietf_encrypt(
-      Raw(record + kLengthBytes), nullptr, Raw(text.data()), text.size(),
-      Raw(record), kLengthBytes, nullptr, NonceOf(number_++).data(),
-      key_.bytes().data());
+  std::byte* const sealed = record + kLengthBytes;
+  std::byte* const proof = sealed + text.size();
+  Run(cipher_.get(), number_++, record, text.data(), text.size(), sealed);
+  int done = 0;
+  Must(EVP_CipherFinal_ex(cipher_.get(), Raw(proof), &done));
+  Must(EVP_CIPHER_CTX_ctrl(cipher_.get(), EVP_CTRL_AEAD_GET_TAG, kProofBytes,
+                           proof));
 }
+
+RecordOpener::RecordOpener(const Secret& key)
+    : cipher_(NewCipher(key, /*seals=*/false)) {}
 
 uint32_t RecordOpener::TextBytes(const std::byte* record) {
   uint32_t bytes = 0;
@@ -55,11 +96,18 @@ uint32_t RecordOpener::TextBytes(const std::byte* record) {
 }
 
 bool RecordOpener::Open(const std::byte* record, std::byte* text) {
-  failed_ =
-      failed_ || crypto_aead_chacha20poly1305_ietf_decrypt(
-                     Raw(text), nullptr, nullptr, Raw(record + kLengthBytes),
-                     TextBytes(record) + kProofBytes, Raw(record), kLengthBytes,
-                     NonceOf(number_++).data(), key_.bytes().data()) != 0;
+  if (failed_) return false;
+  const size_t bytes = TextBytes(record);
+  const std::byte* const sealed = record + kLengthBytes;
+  // OpenSSL wants a copy that it might change.
+  std::array<std::byte, kProofBytes> proof;
+  std::memcpy(proof.data(), sealed + bytes, proof.size());
+  Run(cipher_.get(), number_++, record, sealed, bytes, text);
+  Must(EVP_CIPHER_CTX_ctrl(cipher_.get(), EVP_CTRL_AEAD_SET_TAG, kProofBytes,
+                           proof.data()));
+  int done = 0;
+  std::byte none;
+  failed_ = EVP_CipherFinal_ex(cipher_.get(), Raw(&none), &done) != 1;
   return !failed_;
 }
 
