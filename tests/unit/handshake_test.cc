@@ -1,6 +1,8 @@
 // Two ends of a handshake in memory, with what may go wrong between them.
 #include "worker/collective/handshake.h"
 
+#include <sodium.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -116,6 +118,46 @@ TEST(Handshake, TheKeysAreThoseOfThisConnectionAndDirection) {
       records += bytes;
     }
   }
+}
+
+// The connecting end, written anew from what handshake.h says.
+TEST(Handshake, TheKeysAreMadeAsDescribed) {
+  const HandshakeSelf self = SelfOf(0, kKey);
+  Handshake accepting = Handshake::Accept(self);
+  const Greeting greeting = {.kind = Greeting::kKeyed,
+                             .rank = 1,
+                             .purpose = Purpose::kToAll,
+                             .from = 101,
+                             .to = 100};
+  const Secret scalar({5, 6, 7});
+  std::string point(32, '\0');
+  crypto_scalarmult_base(reinterpret_cast<unsigned char*>(point.data()),
+                         scalar.bytes().data());
+  const std::string said =
+      std::string(reinterpret_cast<const char*>(&greeting), 32) + point;
+  std::string unheard = said;
+  Hear(accepting, &unheard);
+  const std::string answer = accepting.TakeSaid();
+  ASSERT_EQ(answer.size(), 32 + 32 + 20);
+  std::string common(32, '\0');
+  ASSERT_EQ(crypto_scalarmult(
+                reinterpret_cast<unsigned char*>(common.data()),
+                scalar.bytes().data(),
+                reinterpret_cast<const unsigned char*>(answer.data() + 32)),
+            0);
+  const auto key_of = [&](const std::string& end) {
+    return kKey.Derive("slackline ranks 1" + end + said + answer.substr(0, 64) +
+                       common + "view 7");
+  };
+  std::byte none;
+  EXPECT_TRUE(
+      RecordOpener(key_of("a"))
+          .Open(reinterpret_cast<const std::byte*>(answer.data() + 64), &none));
+  std::string proof(20, '\0');
+  RecordSealer(key_of("c"))
+      .Seal({}, reinterpret_cast<std::byte*>(proof.data()));
+  Hear(accepting, &proof);
+  EXPECT_EQ(accepting.state(), State::kDone);
 }
 
 TEST(Handshake, ARecordedHandshakeIsWorthless) {
