@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -657,6 +658,36 @@ TEST(HostileRing, HundredsOfHalfOpenConnectionsAreBoundedAndNotInTheWay) {
       }
     }
   }
+}
+
+// Between what rank 0 has answered to the greetings and the proofs.
+TEST(HostileRing, AFloodDoesNotPutOutARankAmidItsHandshake) {
+  SharedMemoryStore store;
+  std::mutex mutex;
+  std::vector<Descriptor> strangers;
+  std::latch both_have_greeted(2);
+  MiddleBox box(
+      &store, {.on_record = [&](Purpose, int number, const std::string& record,
+                                const Descriptor& to_0) {
+        if (number == 0) {
+          both_have_greeted.arrive_and_wait();
+          const std::lock_guard<std::mutex> lock(mutex);
+          const uint16_t port = EntryOf(0, &store).port;
+          for (int i = 0; i < 100; ++i) {
+            strangers.push_back(ConnectTo(port));
+          }
+          // This one is closed after rank 0 has accepted all others.
+          const Descriptor last = ConnectTo(port);
+          Write(last, std::string(1000, 'G'));
+          EXPECT_EQ(ReadExactly(last, 1), "");
+        }
+        Write(to_0, record);
+        return true;
+      }});
+  const std::vector<Created> group = CreateBoth(&store, &box);
+  ASSERT_TRUE(group[0].ok()) << group[0].status();
+  ASSERT_TRUE(group[1].ok()) << group[1].status();
+  ExpectSums(group);
 }
 
 }  // namespace
