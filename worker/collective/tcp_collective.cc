@@ -56,10 +56,11 @@ bool OnOneMachine(const Descriptor& socket) {
 }
 
 // Between processes of one machine the kernel lets megabytes wait, which fall
-// out of the cache before they are read.
-void KeepFew(const Descriptor& socket, int buffer) {
-  constexpr int kBytes = 128 << 10;
-  setsockopt(socket.get(), SOL_SOCKET, buffer, &kBytes, sizeof(kBytes));
+// out of the cache before they are read. Of records a few should be whole
+// there, while one is sealed or opened at either end.
+void KeepFew(const Descriptor& socket, int buffer, bool records) {
+  const int bytes = records ? 256 << 10 : 128 << 10;
+  setsockopt(socket.get(), SOL_SOCKET, buffer, &bytes, sizeof(bytes));
 }
 
 // A part of the buffer that passes a rank.
@@ -172,8 +173,9 @@ absl::Status TcpMesh::Join(const GroupOptions& options) {
                       PeerWatch::Create(rank_, std::move(connections.to_all)));
   const Descriptor& next = to_next_->socket();
   const Descriptor& previous = from_previous_->socket();
-  if (OnOneMachine(previous)) KeepFew(previous, SO_RCVBUF);
-  if (OnOneMachine(next)) KeepFew(next, SO_SNDBUF);
+  const bool records = options.key.has_value();
+  if (OnOneMachine(previous)) KeepFew(previous, SO_RCVBUF, records);
+  if (OnOneMachine(next)) KeepFew(next, SO_SNDBUF, records);
   received_.resize(kTurnBytes / sizeof(float));
   return absl::OkStatus();
 }
