@@ -38,6 +38,10 @@ absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateTcpRank(
 absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateShmRank(
     const AllReduceWorld& world);
 
+// Over tcp with a key, encrypted; raw is ours without one.
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateKeyedRank(
+    const AllReduceWorld& world);
+
 // How many GPUs there are; 0 also in a build without NCCL. Not to be called in
 // a process that forks.
 int CountGpus();

@@ -495,6 +495,36 @@ void AddDoctor(Corpus* corpus) {
   corpus->Add("doctor", "names-and-network", small.SerializeAsString());
 }
 
+// What somebody between two ranks does, see fuzz_ring.cc: nothing, but for a
+// bit, a greeting that is not theirs, and records that he repeats or cuts.
+void AddRing(Corpus* corpus) {
+  // To the accepting end (0) or the connecting one (4): so much arrives.
+  const std::string handshake("\0\xff\4\xff\0\xff", 6);
+  const std::string seal("\x84\x0c", 2);  // A text of 17 bytes, one of 2.
+  const std::string arrive("\0\xff", 2);
+  for (const char keys : {'\0', '\1', '\2', '\3'}) {
+    corpus->Add("ring", absl::StrCat("keys-", static_cast<int>(keys)),
+                absl::StrCat(std::string(1, keys), handshake));
+  }
+  const std::string begin(1, '\0');
+  const std::string to_accepting(1, '\0');
+  const std::string both = absl::StrCat(begin, handshake, to_accepting);
+  corpus->Add("ring", "records",
+              absl::StrCat(both, seal, arrive, seal, arrive));
+  corpus->Add("ring", "record-flipped",
+              absl::StrCat(both, seal, "\x21\x05", arrive));
+  corpus->Add("ring", "record-left-out",
+              absl::StrCat(both, seal, "\x03\x25", arrive));
+  corpus->Add(
+      "ring", "record-in-pieces",
+      absl::StrCat(both, seal, std::string("\0\3\0\3\0\x20", 6), arrive));
+  corpus->Add("ring", "greeting-flipped",
+              absl::StrCat(begin, "\x41\x28", handshake));
+  corpus->Add("ring", "stranger",
+              absl::StrCat(begin, std::string("\2\x28\0", 3),
+                           std::string(40, 'G'), handshake));
+}
+
 }  // namespace
 }  // namespace slackline::fuzz
 
@@ -508,5 +538,6 @@ int main(int argc, char** argv) {
   slackline::fuzz::AddFiles(&corpus);
   slackline::fuzz::AddAgents(&corpus);
   slackline::fuzz::AddDoctor(&corpus);
+  slackline::fuzz::AddRing(&corpus);
   return 0;
 }

@@ -1,8 +1,9 @@
-// The collectives of ranks that train on CPUs, each test over tcp and through
-// shared memory. Ranks are threads of this process, each with its own
-// collective, or processes where one of them is to be killed. tcp is loopback,
-// on ports that the system picks. Where nothing but the event under test may
-// end a wait, the timeout is kEndless and a hang is the test runner's timeout.
+// The collectives of ranks that train on CPUs, each test over tcp, over tcp
+// with a key, and through shared memory. Ranks are threads of this process,
+// each with its own collective, or processes where one of them is to be killed.
+// tcp is loopback, on ports that the system picks. Where nothing but the event
+// under test may end a wait, the timeout is kEndless and a hang is the test
+// runner's timeout.
 #include "worker/collective/mesh_collective.h"
 
 #include <netinet/in.h>
@@ -66,14 +67,19 @@ void OnAllRanks(int world_size, const std::function<void(int)>& rank_main) {
   for (std::thread& thread : threads) thread.join();
 }
 
-enum class Over { kTcp, kSharedMemory };
+enum class Over { kTcp, kKeyedTcp, kSharedMemory };
 
-const char* OverText(Over over) { return over == Over::kTcp ? "tcp" : "shm"; }
+const char* OverText(Over over) {
+  return over == Over::kTcp        ? "tcp"
+         : over == Over::kKeyedTcp ? "keyed_tcp"
+                                   : "shm";
+}
 
-absl::StatusOr<std::unique_ptr<Collective>> CreateOver(
-    Over over, const GroupOptions& options) {
-  return over == Over::kTcp ? CreateTcpCollective(options)
-                            : CreateShmCollective(options);
+absl::StatusOr<std::unique_ptr<Collective>> CreateOver(Over over,
+                                                       GroupOptions options) {
+  if (over == Over::kKeyedTcp) options.key = Secret({7, 1, 9});
+  return over == Over::kSharedMemory ? CreateShmCollective(options)
+                                     : CreateTcpCollective(options);
 }
 
 std::vector<std::unique_ptr<Collective>> CreateGroupOver(
@@ -112,7 +118,8 @@ class MeshCollectiveSum
 
 INSTANTIATE_TEST_SUITE_P(
     WorldSizes, MeshCollectiveSum,
-    ::testing::Combine(::testing::Values(Over::kTcp, Over::kSharedMemory),
+    ::testing::Combine(::testing::Values(Over::kTcp, Over::kKeyedTcp,
+                                         Over::kSharedMemory),
                        ::testing::Values(1, 2, 3, 4)),
     [](const auto& test) {
       return absl::StrCat(OverText(std::get<0>(test.param)),
@@ -133,7 +140,8 @@ class MeshCollectiveTest : public ::testing::TestWithParam<Over> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Over, MeshCollectiveTest,
-                         ::testing::Values(Over::kTcp, Over::kSharedMemory),
+                         ::testing::Values(Over::kTcp, Over::kKeyedTcp,
+                                           Over::kSharedMemory),
                          [](const auto& test) { return OverText(test.param); });
 
 TEST_P(MeshCollectiveSum, EveryRankGetsTheSumForAnySize) {
@@ -505,7 +513,7 @@ TEST_P(MeshCollectiveTest, CreateRefusesImpossibleOptions) {
   options = OptionsOf(0, 2, kEndless, nullptr);
   EXPECT_THAT(message(options), HasSubstr("store: "));
   options = OptionsOf(0, 2, kEndless, &store);
-  if (GetParam() != Over::kTcp) return;
+  if (GetParam() == Over::kSharedMemory) return;
   options.host = "";
   EXPECT_THAT(message(options), HasSubstr("host: it is empty"));
   options.host = "0.0.0.0";

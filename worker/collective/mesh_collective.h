@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/keys/secret.h"
 #include "common/mutex.h"
 #include "common/net/delayed/link_model.h"
 #include "worker/collective/collective.h"
@@ -50,6 +51,10 @@ struct GroupOptions {
   // An all-reduce takes at least RingTime() over this link; the rest of it is
   // waited out where the operations run.
   std::optional<LinkModel> link = std::nullopt;
+  // Over tcp all ranks of the job, and nobody else, have it: connections prove
+  // it and are encrypted. Nullopt: whoever reads the store can join, and who is
+  // on the way can read and change everything.
+  std::optional<Secret> key = std::nullopt;
   // Asked on the caller's thread while the group forms, at least every 50 ms
   // while the store answers in time; the first status that is not OK ends the
   // attempt. Null: it ends by itself only.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -21,14 +22,14 @@ constexpr std::byte kGoodbye{'B'};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Create(
-    int rank, std::vector<Descriptor> sockets) {
+    int rank, std::vector<std::unique_ptr<Stream>> streams) {
   Descriptor end_watch(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!end_watch.valid()) {
     return absl::UnavailableError(
         absl::StrCat("eventfd: ", std::strerror(errno)));
   }
   return absl::WrapUnique(
-      new PeerWatch(rank, std::move(sockets), std::move(end_watch)));
+      new PeerWatch(rank, std::move(streams), std::move(end_watch)));
 }
 
 std::vector<int> PeerWatch::Gone() const {
@@ -40,15 +41,15 @@ std::vector<int> PeerWatch::Gone() const {
 }
 
 void PeerWatch::SayGoodbye() {
-  for (const Descriptor& socket : sockets_) {
-    if (!socket.valid()) continue;
-    send(socket.get(), &kGoodbye, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    // There is room: nothing else was sent.
+    if (stream != nullptr) stream->Send({&kGoodbye, kGoodbyeBytes});
   }
 }
 
 void PeerWatch::GiveUp() {
-  for (const Descriptor& socket : sockets_) {
-    if (socket.valid()) shutdown(socket.get(), SHUT_RDWR);
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    if (stream != nullptr) shutdown(stream->socket().get(), SHUT_RDWR);
   }
 }
 
@@ -61,8 +62,9 @@ void PeerWatch::EndWatch() {
 absl::Status PeerWatch::AwaitLoss() {
   while (true) {
     std::vector<pollfd> files;
-    for (size_t i = 0; i < sockets_.size(); ++i) {
-      files.push_back({.fd = gone_[i].load() ? -1 : sockets_[i].get(),
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      const bool watched = streams_[i] != nullptr && !gone_[i].load();
+      files.push_back({.fd = watched ? streams_[i]->socket().get() : -1,
                        .events = POLLIN,
                        .revents = 0});
     }
@@ -73,20 +75,31 @@ absl::Status PeerWatch::AwaitLoss() {
     }
     if (files.back().revents != 0) return absl::OkStatus();
     std::vector<int> lost;
-    for (size_t i = 0; i < sockets_.size(); ++i) {
+    std::string reason = "it has ended, or given up";
+    for (size_t i = 0; i < streams_.size(); ++i) {
       if (files[i].revents == 0) continue;
       std::byte said{};
-      const ssize_t bytes = recv(sockets_[i].get(), &said, 1, MSG_DONTWAIT);
-      if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      const Stream::Outcome heard = streams_[i]->Receive({&said, 1});
+      // Once a goodbye is whole nothing else matters, so poll() tells all.
+      const bool moved = heard.result == Stream::Result::kMoved;
+      if (heard.result == Stream::Result::kBlocked ||
+          (moved && heard.bytes == 0)) {
+        continue;
+      }
+      // Before who is gone, so that who sees the latter has the reason.
+      if (heard.result == Stream::Result::kForged) {
+        gone_reason_.store(heard.reason);
+        reason = heard.reason;
+      }
       gone_[i].store(true);
       // Its goodbye is the last that it says.
-      if (bytes == 1 && said == kGoodbye) continue;
+      if (moved && said == kGoodbye) continue;
       lost.push_back(static_cast<int>(i));
     }
     if (!lost.empty()) {
       return ConnectionsLost(
-          absl::StrCat("rank ", rank_, " of ", sockets_.size(), ": "), lost,
-          "it has ended, or given up");
+          absl::StrCat("rank ", rank_, " of ", streams_.size(), ": "), lost,
+          reason);
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,21 +10,27 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/descriptor.h"
+#include "worker/collective/stream.h"
 
 namespace slackline {
 
-// A connected socket to each other rank, on which nothing else is sent. One
-// that closes without a goodbye is a loss.
+// A stream to each other rank, on which nothing else is sent. One that ends
+// without a goodbye is a loss.
 class PeerWatch {
  public:
-  // `sockets` by rank; that of `rank` itself has none.
+  // What a goodbye takes of a stream.
+  static constexpr size_t kGoodbyeBytes = 1;
+
+  // `streams` by rank; that of `rank` itself is nullptr.
   static absl::StatusOr<std::unique_ptr<PeerWatch>> Create(
-      int rank, std::vector<Descriptor> sockets);
+      int rank, std::vector<std::unique_ptr<Stream>> streams);
 
   // The ranks that have left, with or without a goodbye. What they have done
   // before counts. Any thread.
   bool Gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(); }
   std::vector<int> Gone() const;
+  // Why they are, for an operation that their loss has interrupted.
+  const char* GoneReason() const { return gone_reason_.load(); }
 
   // One thread calls one of the two.
   void SayGoodbye();
@@ -34,16 +41,18 @@ class PeerWatch {
   void EndWatch();
 
  private:
-  PeerWatch(int rank, std::vector<Descriptor> sockets, Descriptor end_watch)
+  PeerWatch(int rank, std::vector<std::unique_ptr<Stream>> streams,
+            Descriptor end_watch)
       : rank_(rank),
-        sockets_(std::move(sockets)),
+        streams_(std::move(streams)),
         end_watch_(std::move(end_watch)),
-        gone_(sockets_.size()) {}
+        gone_(streams_.size()) {}
 
   const int rank_;
-  const std::vector<Descriptor> sockets_;
+  const std::vector<std::unique_ptr<Stream>> streams_;
   const Descriptor end_watch_;
   std::vector<std::atomic<bool>> gone_;
+  std::atomic<const char*> gone_reason_ = "it has left the group";
 };
 
 }  // namespace slackline

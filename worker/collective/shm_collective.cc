@@ -27,6 +27,7 @@
 #include "common/time/time_source.h"
 #include "worker/collective/peer_watch.h"
 #include "worker/collective/rendezvous.h"
+#include "worker/collective/stream.h"
 
 namespace slackline {
 namespace {
@@ -224,9 +225,13 @@ absl::Status ShmMesh::Join(const GroupOptions& options) {
   SL_RETURN_IF_ERROR(Connect(addresses, rendezvous));
   listener_ = Descriptor();
   SL_RETURN_IF_ERROR(CompareMappings(rendezvous));
-  std::vector<Descriptor> sockets;
-  for (Peer& peer : peers_) sockets.push_back(std::move(peer.socket));
-  SL_ASSIGN_OR_RETURN(watch_, PeerWatch::Create(rank_, std::move(sockets)));
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (Peer& peer : peers_) {
+    streams.push_back(peer.socket.valid() ? std::make_unique<PlainStream>(
+                                                std::move(peer.socket))
+                                          : nullptr);
+  }
+  SL_ASSIGN_OR_RETURN(watch_, PeerWatch::Create(rank_, std::move(streams)));
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "worker/collective/peer_watch.h"
+#include "worker/collective/stream.h"
 #include "worker/collective/tcp_connect.h"
 
 namespace slackline {
@@ -55,10 +56,11 @@ bool OnOneMachine(const Descriptor& socket) {
 }
 
 // Between processes of one machine the kernel lets megabytes wait, which fall
-// out of the cache before they are read.
-void KeepFew(const Descriptor& socket, int buffer) {
-  constexpr int kBytes = 128 << 10;
-  setsockopt(socket.get(), SOL_SOCKET, buffer, &kBytes, sizeof(kBytes));
+// out of the cache before they are read. Of records a few should be whole
+// there, while one is sealed or opened at either end.
+void KeepFew(const Descriptor& socket, int buffer, bool records) {
+  const int bytes = records ? 256 << 10 : 128 << 10;
+  setsockopt(socket.get(), SOL_SOCKET, buffer, &bytes, sizeof(bytes));
 }
 
 // A part of the buffer that passes a rank.
@@ -124,6 +126,7 @@ class TcpMesh final : public Mesh {
     std::string reason = {};
   };
   enum class Step { kMoved, kBlocked, kFailed };
+  using Result = Stream::Result;
 
   int Next() const { return (rank_ + 1) % world_size_; }
   int Previous() const { return (rank_ + world_size_ - 1) % world_size_; }
@@ -134,17 +137,19 @@ class TcpMesh final : public Mesh {
   // `ready_bytes` are there at first, and as much as was received since.
   bool Pass(const std::vector<Part>& in, const std::vector<Part>& out,
             size_t ready_bytes);
-  Step Send(Cursor& out, size_t ready_bytes);
+  // With `may_take` 0 only what waits in the stream.
+  Step Send(Cursor& out, size_t may_take);
   Step Receive(Cursor& in);
   // Until a transfer can go on. False: see failure_.
   bool AwaitTurn(bool sending, bool receiving, Clock::time_point deadline);
-  Step Blocked(bool receiving);  // Or failed, by errno.
+  // With failure_ unless it has moved or is blocked.
+  Step StepOf(const Stream::Outcome& outcome, bool receiving);
 
   const int rank_;
   const int32_t world_size_;
   const absl::Duration timeout_;
-  Descriptor to_next_;
-  Descriptor from_previous_;
+  std::unique_ptr<Stream> to_next_;
+  std::unique_ptr<Stream> from_previous_;
   std::unique_ptr<PeerWatch> watch_;
   std::atomic<bool> interrupted_ = false;
   Descriptor interrupt_;  // Readable from then on.
@@ -166,8 +171,11 @@ absl::Status TcpMesh::Join(const GroupOptions& options) {
   from_previous_ = std::move(connections.from_previous);
   SL_ASSIGN_OR_RETURN(watch_,
                       PeerWatch::Create(rank_, std::move(connections.to_all)));
-  if (OnOneMachine(from_previous_)) KeepFew(from_previous_, SO_RCVBUF);
-  if (OnOneMachine(to_next_)) KeepFew(to_next_, SO_SNDBUF);
+  const Descriptor& next = to_next_->socket();
+  const Descriptor& previous = from_previous_->socket();
+  const bool records = options.key.has_value();
+  if (OnOneMachine(previous)) KeepFew(previous, SO_RCVBUF, records);
+  if (OnOneMachine(next)) KeepFew(next, SO_SNDBUF, records);
   received_.resize(kTurnBytes / sizeof(float));
   return absl::OkStatus();
 }
@@ -217,11 +225,14 @@ bool TcpMesh::Pass(const std::vector<Part>& in_parts,
   kept_ = 0;
   const auto deadline = [&] { return SteadyDeadline(timeout_); };
   auto late = deadline();
-  while (!in.AtEnd() || !out.AtEnd()) {
-    const bool sending =
-        !out.AtEnd() && out.passed() < ready_bytes + in.passed();
-    const Step sent =
-        sending ? Send(out, ready_bytes + in.passed()) : Step::kBlocked;
+  while (!in.AtEnd() || !out.AtEnd() || to_next_->has_unsent()) {
+    const size_t may_take =
+        out.AtEnd()
+            ? 0
+            : std::min({out.left_in_part(),
+                        ready_bytes + in.passed() - out.passed(), kTurnBytes});
+    const bool sending = may_take > 0 || to_next_->has_unsent();
+    const Step sent = sending ? Send(out, may_take) : Step::kBlocked;
     if (sent == Step::kFailed) return false;
     const Step received = in.AtEnd() ? Step::kBlocked : Receive(in);
     if (received == Step::kFailed) return false;
@@ -234,22 +245,22 @@ bool TcpMesh::Pass(const std::vector<Part>& in_parts,
   return true;
 }
 
-TcpMesh::Step TcpMesh::Blocked(bool receiving) {
-  if (errno == EAGAIN || errno == EINTR) return Step::kBlocked;
+TcpMesh::Step TcpMesh::StepOf(const Stream::Outcome& outcome, bool receiving) {
+  if (outcome.result == Result::kMoved) return Step::kMoved;
+  if (outcome.result == Result::kBlocked) return Step::kBlocked;
   failure_ = {.obstacle = Obstacle::kLost,
               .receiving = receiving,
-              .reason = std::strerror(errno)};
+              .reason = outcome.result == Result::kEnded
+                            ? "it has left the group"
+                            : outcome.reason};
   return Step::kFailed;
 }
 
-TcpMesh::Step TcpMesh::Send(Cursor& out, size_t ready_bytes) {
-  const size_t bytes =
-      std::min({out.left_in_part(), ready_bytes - out.passed(), kTurnBytes});
-  const ssize_t sent =
-      send(to_next_.get(), out.at(), bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return Blocked(/*receiving=*/false);
-  out.Advance(static_cast<size_t>(sent));
-  return Step::kMoved;
+TcpMesh::Step TcpMesh::Send(Cursor& out, size_t may_take) {
+  const Stream::Outcome sent =
+      to_next_->Send({may_take > 0 ? out.at() : nullptr, may_take});
+  if (sent.bytes > 0) out.Advance(sent.bytes);
+  return StepOf(sent, /*receiving=*/false);
 }
 
 TcpMesh::Step TcpMesh::Receive(Cursor& in) {
@@ -257,19 +268,15 @@ TcpMesh::Step TcpMesh::Receive(Cursor& in) {
   std::byte* const scratch = reinterpret_cast<std::byte*>(received_.data());
   std::byte* const place = add ? scratch + kept_ : in.at();
   const size_t bytes = std::min(in.left_in_part(), kTurnBytes) - kept_;
-  const ssize_t count = recv(from_previous_.get(), place, bytes, MSG_DONTWAIT);
-  if (count < 0) return Blocked(/*receiving=*/true);
-  if (count == 0) {
-    failure_ = {.obstacle = Obstacle::kLost,
-                .receiving = true,
-                .reason = "it has left the group"};
-    return Step::kFailed;
+  const Stream::Outcome received = from_previous_->Receive({place, bytes});
+  if (received.result != Result::kMoved || received.bytes == 0) {
+    return StepOf(received, /*receiving=*/true);
   }
   if (!add) {
-    in.Advance(static_cast<size_t>(count));
+    in.Advance(received.bytes);
     return Step::kMoved;
   }
-  kept_ += static_cast<size_t>(count);
+  kept_ += received.bytes;
   const size_t floats = kept_ / sizeof(float);
   float* const sum = reinterpret_cast<float*>(in.at());
   for (size_t i = 0; i < floats; ++i) sum[i] += received_[i];
@@ -283,12 +290,13 @@ bool TcpMesh::AwaitTurn(bool sending, bool receiving,
                         Clock::time_point deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-  pollfd files[] = {
-      {.fd = interrupt_.get(), .events = POLLIN, .revents = 0},
-      {.fd = sending ? to_next_.get() : -1, .events = POLLOUT, .revents = 0},
-      {.fd = receiving ? from_previous_.get() : -1,
-       .events = POLLIN,
-       .revents = 0}};
+  pollfd files[] = {{.fd = interrupt_.get(), .events = POLLIN, .revents = 0},
+                    {.fd = sending ? to_next_->socket().get() : -1,
+                     .events = POLLOUT,
+                     .revents = 0},
+                    {.fd = receiving ? from_previous_->socket().get() : -1,
+                     .events = POLLIN,
+                     .revents = 0}};
   const int ready =
       poll(files, std::size(files),
            static_cast<int>(std::clamp<int64_t>(
@@ -330,15 +338,15 @@ absl::Status TcpMesh::Run(const Operation& operation, int64_t number) {
   return ConnectionsLost(prefix, lost,
                          failure_.obstacle == Obstacle::kLost
                              ? failure_.reason
-                             : "it has left the group");
+                             : watch_->GoneReason());
 }
 
 // ---- The end
 
 void TcpMesh::GiveUp() {
   watch_->GiveUp();
-  shutdown(to_next_.get(), SHUT_RDWR);
-  shutdown(from_previous_.get(), SHUT_RDWR);
+  shutdown(to_next_->socket().get(), SHUT_RDWR);
+  shutdown(from_previous_->socket().get(), SHUT_RDWR);
 }
 
 void TcpMesh::Interrupt() {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,28 +20,26 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/net/descriptor.h"
 #include "common/status.h"
+#include "worker/collective/handshake.h"
+#include "worker/collective/peer_watch.h"
 #include "worker/collective/rendezvous.h"
+#include "worker/collective/sealed_stream.h"
 
 namespace slackline {
 namespace {
 
-// Who have connected and not said who they are; the longest wait goes first.
-constexpr size_t kStrangersMax = 64;
+// Who have connected and are not yet of the group, of those who have greeted
+// and of those who have not; for one more of a kind the longest wait goes. So
+// no flood of either kind puts out a rank before its handshake is through,
+// unless so many come during it.
+constexpr size_t kCandidatesMax = 64;
 
-enum class Purpose : uint32_t { kToAll = 1, kRing = 2 };
-
-// What both say first when they have connected. The numbers are those of their
-// entries in the store.
-struct Greeting {
-  static constexpr uint32_t kKind = 0x536c7463;
-  uint32_t kind = kKind;
-  int32_t rank = 0;
-  Purpose purpose = Purpose::kToAll;
-  uint32_t zero = 0;
-  uint64_t from = 0;
-  uint64_t to = 0;
-};
+// Bytes of text in one record: of the ring, by measurement (docs/security.md);
+// and of a stream that carries a goodbye only.
+constexpr size_t kRingRecordBytes = size_t{32} << 10;
+constexpr size_t kWatchRecordBytes = PeerWatch::kGoodbyeBytes;
 
 struct FreeAddresses {
   void operator()(addrinfo* found) const { freeaddrinfo(found); }
@@ -85,30 +84,52 @@ void SendAtOnce(const Descriptor& socket) {
 // A connection that is not yet one of the group.
 struct Candidate {
   Descriptor socket;
-  int rank = -1;  // To which this one connects; -1: the other says who it is.
-  Purpose purpose = Purpose::kToAll;
+  Handshake handshake;
   bool connecting = false;
-  Greeting greeting = {};  // Of the other.
-  size_t received = 0;     // Bytes of it.
 };
 
-enum class Progress { kNone, kComplete, kGone };
+enum class Progress { kNone, kMoved, kGone };
 
-// Of the greeting; kGone has the reason in errno, 0: the other has closed.
-Progress Receive(Candidate& candidate) {
-  auto* const bytes = reinterpret_cast<std::byte*>(&candidate.greeting);
+// Sends what the handshake says. False: the reason is in errno.
+bool Answer(Candidate& candidate) {
+  const std::string said = candidate.handshake.TakeSaid();
+  // There is room: nothing but the handshake was sent.
+  return said.empty() ||
+         send(candidate.socket.get(), said.data(), said.size(),
+              MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(said.size());
+}
+
+// Hears what has come, and answers; kGone has the reason in errno, 0: the other
+// has closed.
+Progress Hear(Candidate& candidate) {
+  const absl::Span<std::byte> room = candidate.handshake.Room();
   const ssize_t count =
-      recv(candidate.socket.get(), bytes + candidate.received,
-           sizeof(Greeting) - candidate.received, MSG_DONTWAIT);
+      recv(candidate.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
   if (count < 0) {
     return errno == EAGAIN || errno == EINTR ? Progress::kNone
                                              : Progress::kGone;
   }
   errno = 0;
   if (count == 0) return Progress::kGone;
-  candidate.received += static_cast<size_t>(count);
-  return candidate.received == sizeof(Greeting) ? Progress::kComplete
-                                                : Progress::kNone;
+  candidate.handshake.OnHeard(static_cast<size_t>(count));
+  return Answer(candidate) ? Progress::kMoved : Progress::kGone;
+}
+
+const char* RefusalText(Handshake::State state) {
+  using State = Handshake::State;
+  switch (state) {
+    case State::kHasNoKey:
+      return "it has no key, and this rank has one: give all the same";
+    case State::kHasKey:
+      return "it has a key, and this rank has none: give all the same";
+    case State::kHasOtherKey:
+      return "it has another key than this rank: give all the same";
+    case State::kStranger:
+    case State::kGoesOn:
+    case State::kDone:
+      break;
+  }
+  return "another process has its port";
 }
 
 class Connector {
@@ -140,7 +161,7 @@ class Connector {
   int Next() const { return (rank_ + 1) % world_size_; }
   int Previous() const { return (rank_ + world_size_ - 1) % world_size_; }
   // Where the connection belongs; nullptr if there is none from or to `rank`.
-  Descriptor* SlotOf(int rank, Purpose purpose, bool outgoing);
+  std::unique_ptr<Stream>* SlotOf(int rank, Purpose purpose, bool outgoing);
   // Ranks to which a connection is missing.
   std::vector<int> Missing() const;
 
@@ -148,15 +169,18 @@ class Connector {
   absl::StatusOr<std::string> OwnEntry();
   absl::Status ReadEntries(const std::vector<std::string>& found);
   absl::Status Begin(int rank, Purpose purpose);
-  bool Greet(const Descriptor& socket, int rank, Purpose purpose) const;
-  bool IsExpected(const Greeting& greeting) const;
   // One to which this rank connects, when poll() has something of it.
-  absl::Status Continue(Candidate& candidate);
+  absl::Status GoOn(Candidate& candidate);
   // One that has come; it is moved away or closed when it is done with.
   void Identify(Candidate& candidate);
+  // The connection of a handshake that is done has its place.
+  void Keep(Candidate& candidate, std::unique_ptr<Stream>* slot);
   absl::Status Accept();
+  void BoundCandidates();
   absl::Status NoConnection(const std::vector<int>& ranks,
                             const std::string& reason) const;
+  // " (rank 2: it has ...)", or empty.
+  std::string RefusedText(const std::vector<int>& ranks) const;
 
   const GroupOptions& options_;
   const int rank_;
@@ -164,9 +188,13 @@ class Connector {
   const Rendezvous rendezvous_;
   Descriptor listener_;
   std::vector<Entry> entries_;  // By rank.
+  HandshakeSelf self_;
   TcpConnections connections_;
   std::vector<Candidate> outgoing_;
   std::vector<Candidate> incoming_;
+  // Why ranks that have come were refused. Anybody who has read what they say
+  // can say it, so it is no more than an explanation.
+  std::map<int, Handshake::State> refused_;
 };
 
 absl::Status Connector::Listen() {
@@ -252,7 +280,8 @@ absl::Status Connector::ReadEntries(const std::vector<std::string>& found) {
   return absl::OkStatus();
 }
 
-Descriptor* Connector::SlotOf(int rank, Purpose purpose, bool outgoing) {
+std::unique_ptr<Stream>* Connector::SlotOf(int rank, Purpose purpose,
+                                           bool outgoing) {
   if (rank < 0 || rank >= world_size_ || rank == rank_) return nullptr;
   if (purpose == Purpose::kToAll) {
     // Each rank connects to all before it.
@@ -269,9 +298,9 @@ std::vector<int> Connector::Missing() const {
   std::vector<int> missing;
   for (int i = 0; i < world_size_; ++i) {
     if (i == rank_) continue;
-    if (!connections_.to_all[static_cast<size_t>(i)].valid() ||
-        (i == Next() && !connections_.to_next.valid()) ||
-        (i == Previous() && !connections_.from_previous.valid())) {
+    if (connections_.to_all[static_cast<size_t>(i)] == nullptr ||
+        (i == Next() && connections_.to_next == nullptr) ||
+        (i == Previous() && connections_.from_previous == nullptr)) {
       missing.push_back(i);
     }
   }
@@ -287,6 +316,17 @@ absl::Status Connector::NoConnection(const std::vector<int>& ranks,
       "the machines"));
 }
 
+std::string Connector::RefusedText(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int rank : ranks) {
+    const auto refused = refused_.find(rank);
+    if (refused == refused_.end()) continue;
+    absl::StrAppend(&text, " (rank ", rank, ": ", RefusalText(refused->second),
+                    ")");
+  }
+  return text;
+}
+
 absl::Status Connector::Begin(int rank, Purpose purpose) {
   const Entry& entry = entries_[static_cast<size_t>(rank)];
   std::string error;
@@ -297,8 +337,7 @@ absl::Status Connector::Begin(int rank, Purpose purpose) {
                                              entry.port, "\": ", error, ")"));
   }
   Candidate candidate{.socket = NewSocket(*found),
-                      .rank = rank,
-                      .purpose = purpose,
+                      .handshake = Handshake::Connect(self_, rank, purpose),
                       .connecting = true};
   if (!candidate.socket.valid() ||
       (connect(candidate.socket.get(), found->ai_addr, found->ai_addrlen) !=
@@ -310,27 +349,10 @@ absl::Status Connector::Begin(int rank, Purpose purpose) {
   return absl::OkStatus();
 }
 
-bool Connector::Greet(const Descriptor& socket, int rank,
-                      Purpose purpose) const {
-  const Greeting greeting{.rank = rank_,
-                          .purpose = purpose,
-                          .from = entries_[static_cast<size_t>(rank_)].number,
-                          .to = entries_[static_cast<size_t>(rank)].number};
-  // There is room: it is the first that is sent.
-  return send(socket.get(), &greeting, sizeof(greeting),
-              MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(greeting);
-}
-
-bool Connector::IsExpected(const Greeting& greeting) const {
-  return greeting.kind == Greeting::kKind && greeting.rank >= 0 &&
-         greeting.rank < world_size_ && greeting.rank != rank_ &&
-         greeting.from == entries_[static_cast<size_t>(greeting.rank)].number &&
-         greeting.to == entries_[static_cast<size_t>(rank_)].number;
-}
-
-absl::Status Connector::Continue(Candidate& candidate) {
+absl::Status Connector::GoOn(Candidate& candidate) {
+  const int rank = candidate.handshake.rank();
   const auto failed = [&](const std::string& reason) {
-    return NoConnection({candidate.rank}, absl::StrCat("(", reason, ")"));
+    return NoConnection({rank}, absl::StrCat("(", reason, ")"));
   };
   if (candidate.connecting) {
     int error = 0;
@@ -340,45 +362,70 @@ absl::Status Connector::Continue(Candidate& candidate) {
     if (error != 0) return failed(std::strerror(error));
     candidate.connecting = false;
     SendAtOnce(candidate.socket);
-    return Greet(candidate.socket, candidate.rank, candidate.purpose)
-               ? absl::OkStatus()
-               : failed(std::strerror(errno));
+    return Answer(candidate) ? absl::OkStatus() : failed(std::strerror(errno));
   }
-  const Progress progress = Receive(candidate);
-  if (progress == Progress::kNone) return absl::OkStatus();
-  if (progress == Progress::kGone) {
+  if (Hear(candidate) == Progress::kGone) {
     return failed(errno == 0 ? "it has ended, or given up"
                              : std::strerror(errno));
   }
-  if (!IsExpected(candidate.greeting) ||
-      candidate.greeting.rank != candidate.rank) {
-    return failed("another process has its port");
-  }
-  *SlotOf(candidate.rank, candidate.purpose, /*outgoing=*/true) =
-      std::exchange(candidate.socket, Descriptor());
+  const Handshake::State state = candidate.handshake.state();
+  if (state == Handshake::State::kGoesOn) return absl::OkStatus();
+  if (state != Handshake::State::kDone) return failed(RefusalText(state));
+  Keep(candidate,
+       SlotOf(rank, candidate.handshake.purpose(), /*outgoing=*/true));
   return absl::OkStatus();
 }
 
 void Connector::Identify(Candidate& candidate) {
-  const Progress progress = Receive(candidate);
-  if (progress == Progress::kNone) return;
+  using State = Handshake::State;
+  const Progress progress = Hear(candidate);
+  const Handshake& handshake = candidate.handshake;
+  const State state = handshake.state();
+  if (progress != Progress::kGone && state == State::kGoesOn) return;
+  if (handshake.greeted() && state != State::kGoesOn && state != State::kDone) {
+    refused_[handshake.rank()] = state;
+  }
+  if (progress == Progress::kMoved && state == State::kDone) {
+    std::unique_ptr<Stream>* const slot =
+        SlotOf(handshake.rank(), handshake.purpose(), /*outgoing=*/false);
+    // Another one may have been faster.
+    if (*slot == nullptr) return Keep(candidate, slot);
+  }
+  candidate.socket = Descriptor();
+}
+
+void Connector::Keep(Candidate& candidate, std::unique_ptr<Stream>* slot) {
   Descriptor socket = std::exchange(candidate.socket, Descriptor());
-  const Greeting& greeting = candidate.greeting;
-  if (progress == Progress::kGone || greeting.kind != Greeting::kKind) return;
-  Descriptor* const slot =
-      SlotOf(greeting.rank, greeting.purpose, /*outgoing=*/false);
-  const bool expected =
-      slot != nullptr && !slot->valid() && IsExpected(greeting);
-  // One that looks for another group sees from the answer that this is not it.
-  const bool greeted =
-      Greet(socket, expected ? greeting.rank : rank_, greeting.purpose);
-  if (expected && greeted) *slot = std::move(socket);
+  Handshake& handshake = candidate.handshake;
+  if (!handshake.sealer().has_value()) {
+    *slot = std::make_unique<PlainStream>(std::move(socket));
+    return;
+  }
+  *slot = std::make_unique<SealedStream>(
+      std::move(socket), *std::move(handshake.sealer()),
+      *std::move(handshake.opener()),
+      handshake.purpose() == Purpose::kRing ? kRingRecordBytes
+                                            : kWatchRecordBytes);
+}
+
+void Connector::BoundCandidates() {
+  for (const bool greeted : {false, true}) {
+    const auto is_one = [&](const Candidate& candidate) {
+      return candidate.handshake.greeted() == greeted;
+    };
+    auto excess = std::count_if(incoming_.begin(), incoming_.end(), is_one) -
+                  static_cast<ptrdiff_t>(kCandidatesMax);
+    std::erase_if(incoming_, [&](const Candidate& candidate) {
+      return is_one(candidate) && excess-- > 0;
+    });
+  }
 }
 
 absl::Status Connector::Accept() {
-  Candidate candidate{.socket =
-                          Descriptor(accept4(listener_.get(), nullptr, nullptr,
-                                             SOCK_NONBLOCK | SOCK_CLOEXEC))};
+  Candidate candidate{
+      .socket = Descriptor(accept4(listener_.get(), nullptr, nullptr,
+                                   SOCK_NONBLOCK | SOCK_CLOEXEC)),
+      .handshake = Handshake::Accept(self_)};
   if (!candidate.socket.valid()) {
     // Without room for it the next look would find it again at once.
     const bool no_room = errno == EMFILE || errno == ENFILE ||
@@ -388,7 +435,6 @@ absl::Status Connector::Accept() {
                    : absl::OkStatus();
   }
   SendAtOnce(candidate.socket);
-  if (incoming_.size() == kStrangersMax) incoming_.erase(incoming_.begin());
   incoming_.push_back(std::move(candidate));
   return absl::OkStatus();
 }
@@ -399,6 +445,16 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> found,
                       rendezvous_.Exchange(std::move(own)));
   SL_RETURN_IF_ERROR(ReadEntries(found));
+  self_ = {.rank = rank_,
+           .numbers = {},
+           .group = options_.group,
+           .key = options_.key,
+           .awaits = [this](int rank, Purpose purpose) {
+             const std::unique_ptr<Stream>* const slot =
+                 SlotOf(rank, purpose, /*outgoing=*/false);
+             return slot != nullptr && *slot == nullptr;
+           }};
+  for (const Entry& entry : entries_) self_.numbers.push_back(entry.number);
   for (int i = 0; i < rank_; ++i) {
     SL_RETURN_IF_ERROR(Begin(i, Purpose::kToAll));
   }
@@ -411,9 +467,12 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
           missing,
           absl::StrCat("after ",
                        absl::ToInt64Milliseconds(options_.connect_timeout),
-                       " ms"));
+                       " ms", RefusedText(missing)));
     }
-    SL_RETURN_IF_ERROR(rendezvous_.Ask());
+    SL_RETURN_IF_ERROR(
+        Annotate(rendezvous_.Ask(),
+                 absl::StrCat(rendezvous_.Self(), " waited for ",
+                              RanksText(missing), RefusedText(missing))));
     std::vector<pollfd> files = {
         {.fd = listener_.get(), .events = POLLIN, .revents = 0}};
     const auto poll_for = [&](const Candidate& candidate) {
@@ -428,7 +487,7 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
 
     size_t file = 1;
     for (Candidate& candidate : outgoing_) {
-      if (files[file++].revents != 0) SL_RETURN_IF_ERROR(Continue(candidate));
+      if (files[file++].revents != 0) SL_RETURN_IF_ERROR(GoOn(candidate));
     }
     for (Candidate& candidate : incoming_) {
       if (files[file++].revents != 0) Identify(candidate);
@@ -441,6 +500,7 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
     if (files[0].revents != 0 && !Missing().empty()) {
       SL_RETURN_IF_ERROR(Accept());
     }
+    BoundCandidates();
   }
   return std::move(connections_);
 }
