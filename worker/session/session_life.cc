@@ -669,7 +669,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
             return absl::CancelledError("the group has changed");
           },
       .store = &store,
-      .sums = nullptr};
+      .sums = nullptr,
+      .key = options.ring};
   if (parts.lanes.MayGoByServers() && action.ranks.size() > 1) {
     group_options.sums = [&] {
       return MakeServerSums(SumsOptions(action.group));
