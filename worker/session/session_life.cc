@@ -661,6 +661,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
       .connect_timeout = GroupWaitMax(),
       .timeout = GroupWaitMax(),
       .link = SlowestLink(options.config),
+      .key = options.ring,
       .keep_trying =
           [&] {
             SL_RETURN_IF_ERROR(loop.ending());
@@ -669,8 +670,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
             return absl::CancelledError("the group has changed");
           },
       .store = &store,
-      .sums = nullptr,
-      .key = options.ring};
+      .sums = nullptr};
   if (parts.lanes.MayGoByServers() && action.ranks.size() > 1) {
     group_options.sums = [&] {
       return MakeServerSums(SumsOptions(action.group));
