@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -25,8 +27,8 @@ namespace fs = std::filesystem;
 constexpr size_t kKeyBytesMax = size_t{16} << 10;
 
 absl::Status CallFailed(const std::string& path, const char* call, int error) {
-  const std::string text = absl::StrCat("key file ", path, ": ", call, ": ",
-                                        std::strerror(error));
+  const std::string text =
+      absl::StrCat("key file ", path, ": ", call, ": ", std::strerror(error));
   if (error == ENOENT) return absl::NotFoundError(text);
   if (error == EEXIST) return absl::AlreadyExistsError(text);
   if (error == EACCES) return absl::PermissionDeniedError(text);
@@ -41,19 +43,20 @@ absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
   }
   const uid_t self = geteuid();
   if (file.st_uid != self && file.st_uid != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "key file ", path, ": belongs to user ", file.st_uid,
-        ", who can change it, and this process is of user ", self,
-        "; take a copy of your own that nobody else can read"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("key file ", path, ": belongs to user ", file.st_uid,
+                     ", who can change it, and this process is of user ", self,
+                     "; take a copy of your own that nobody else can read"));
   }
   // Engines give secrets as files of root that a group may read.
   const mode_t others =
-      file.st_uid == self ? (S_IRWXG | S_IRWXO) : (S_IWGRP | S_IRWXO);
+      file.st_uid == 0 ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
   if ((file.st_mode & others) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "key file ", path, ": others can read or change it (its mode is ",
       absl::Hex(file.st_mode >> 6 & 7), absl::Hex(file.st_mode >> 3 & 7),
-      absl::Hex(file.st_mode & 7), ", 600 is required), so it protects nothing; ",
+      absl::Hex(file.st_mode & 7),
+      ", 600 is required), so it protects nothing; ",
       ShellLine({"chmod", "600", path}),
       ", and make a new one if others may have read it (slackline keys init "
       "--force)"));
@@ -155,8 +158,7 @@ std::string KeyText(const keys::Key& key) {
                                                : "take part in the job"),
       ": keep it to yourself.\n");
   const auto line = [&text](const char* field, const std::string& value) {
-    if (!value.empty())
-      absl::StrAppend(&text, field, ": \"", value, "\"\n");
+    if (!value.empty()) absl::StrAppend(&text, field, ": \"", value, "\"\n");
   };
   line("job", key.job());
   if (key.role() != keys::Key::ALL)
@@ -168,7 +170,8 @@ std::string KeyText(const keys::Key& key) {
   return text;
 }
 
-absl::Status WriteKeyFile(const std::string& path, const keys::Key& key) {
+absl::Status WriteKeyFile(const std::string& path, const keys::Key& key,
+                          bool replace) {
   std::error_code error;
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty() && !fs::exists(folder, error)) {
@@ -176,18 +179,50 @@ absl::Status WriteKeyFile(const std::string& path, const keys::Key& key) {
     if (error) return CallFailed(path, "make its folder", error.value());
     fs::permissions(folder, fs::perms::owner_all, error);
   }
-  // It gets its name when all of it is there, and only if nobody has it.
-  std::string partial = absl::StrCat(path, ".new-XXXXXX");
+  // A name that is not looked at until it is complete.
+  std::string partial =
+      (folder /
+       absl::StrCat(".", fs::path(path).filename().string(), "-XXXXXX"))
+          .string();
   const Descriptor file(mkostemp(partial.data(), O_CLOEXEC));  // Mode 600.
   if (file.get() < 0) return CallFailed(path, "create", errno);
   const std::string text = KeyText(key);
-  const bool written =
-      write(file.get(), text.data(), text.size()) ==
-          static_cast<ssize_t>(text.size()) &&
-      fsync(file.get()) == 0 && link(partial.c_str(), path.c_str()) == 0;
+  const auto give_name = [&] {
+    if (replace) return rename(partial.c_str(), path.c_str()) == 0;
+    if (link(partial.c_str(), path.c_str()) == 0) return true;
+    // File systems without hard links; some have this.
+    return (errno == EPERM || errno == EOPNOTSUPP || errno == EMLINK) &&
+           renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(),
+                     RENAME_NOREPLACE) == 0;
+  };
+  const bool written = write(file.get(), text.data(), text.size()) ==
+                           static_cast<ssize_t>(text.size()) &&
+                       fsync(file.get()) == 0 && give_name();
   const int failure = errno;
   unlink(partial.c_str());
   return written ? absl::OkStatus() : CallFailed(path, "write", failure);
+}
+
+absl::StatusOr<TemporaryKeyFile> TemporaryKeyFile::Write(
+    const std::string& path, const keys::Key& key) {
+  SL_RETURN_IF_ERROR(WriteKeyFile(path, key, /*replace=*/true));
+  struct stat about {};
+  if (lstat(path.c_str(), &about) != 0) return CallFailed(path, "stat", errno);
+  TemporaryKeyFile file(path, about.st_dev, about.st_ino);
+  const absl::Status readable = ReadKeyFile(path).status();
+  if (readable.ok()) return file;
+  return absl::FailedPreconditionError(absl::StrCat(
+      readable.message(),
+      ". It was just written there: this file system does not keep files from "
+      "others. Choose a folder on another one (--out)"));
+}
+
+TemporaryKeyFile::~TemporaryKeyFile() {
+  struct stat about {};
+  if (!path_.empty() && lstat(path_.c_str(), &about) == 0 &&
+      about.st_dev == device_ && about.st_ino == inode_) {
+    unlink(path_.c_str());
+  }
 }
 
 keys::Key NewUserKey() {
@@ -209,7 +244,8 @@ absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
   if (key.role() != keys::Key::ALL) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": holds what one role (", keys::Key::Role_Name(key.role()),
-        ") has of job '", key.job(), "'; the key of the job or of its user is "
+        ") has of job '", key.job(),
+        "'; the key of the job or of its user is "
         "needed here"));
   }
   if (!key.job().empty() && key.job() != job) {

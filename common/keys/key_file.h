@@ -1,4 +1,5 @@
-// Files with keys: text of proto/keys.proto, which nobody but their owner reads.
+// Files with keys: text of proto/keys.proto, which nobody but their owner
+// reads.
 //
 // A user has one, of which the key of each of his jobs is made; so whoever
 // starts a job, joins it or asks after it needs no other. A host that is not to
@@ -6,7 +7,10 @@
 // that one gets what its role holds.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,9 +29,34 @@ absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path);
 absl::StatusOr<keys::Key> ParseKey(const std::string& text,
                                    const std::string& name);
 
-// Writes a new file that nobody else can read, with the folders that it needs.
-// AlreadyExists: there is one, which is left as it is.
-absl::Status WriteKeyFile(const std::string& path, const keys::Key& key);
+// Writes a file that nobody else can read, with the folders that it needs. It
+// is there completely or not at all. AlreadyExists, if it is not to `replace`
+// one: there is one, which is left as it is.
+absl::Status WriteKeyFile(const std::string& path, const keys::Key& key,
+                          bool replace = false);
+
+// A key file that goes with this object, unless it is another one by then.
+class TemporaryKeyFile {
+ public:
+  // In place of one that is there. FailedPrecondition: the file system cannot
+  // keep it from others.
+  static absl::StatusOr<TemporaryKeyFile> Write(const std::string& path,
+                                                const keys::Key& key);
+  TemporaryKeyFile(TemporaryKeyFile&& other) noexcept
+      : path_(std::exchange(other.path_, "")),
+        device_(other.device_),
+        inode_(other.inode_) {}
+  TemporaryKeyFile& operator=(TemporaryKeyFile&&) = delete;
+  ~TemporaryKeyFile();
+
+ private:
+  TemporaryKeyFile(std::string path, dev_t device, ino_t inode)
+      : path_(std::move(path)), device_(device), inode_(inode) {}
+
+  std::string path_;  // Empty: it has been moved from.
+  dev_t device_;
+  ino_t inode_;
+};
 
 std::string KeyText(const keys::Key& key);
 

@@ -214,11 +214,13 @@ void MemberCore::SayWhomItMisses(absl::Time now, Effects* effects) {
 
 void MemberCore::OnLink(LinkState link, absl::Time now) {
   Run(now);
-  if (link != LinkState::kRefused) {
-    refused_since_ = absl::InfiniteFuture();
-  } else if (refused_since_ == absl::InfiniteFuture()) {
-    refused_since_ = awake_.At(now);
-  }
+  const auto since = [&](LinkState state, absl::Time* begin) {
+    if (link == state) *begin = std::min(*begin, awake_.At(now));
+    if (link == LinkState::kUp || link == LinkState::kGone)
+      *begin = absl::InfiniteFuture();
+  };
+  since(LinkState::kRefused, &refused_since_);
+  since(LinkState::kDropped, &dropped_since_);
   link_ = link;
 }
 
@@ -337,12 +339,15 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   const std::string who =
       absl::StrCat(CoordinatorText(), " has been silent for ", Text(silence));
   // Who refuses us is another process than the one that we have joined.
-  const bool gone = link_ != LinkState::kUp;
+  const bool replaced =
+      link_ == LinkState::kRefused || link_ == LinkState::kDropped;
+  const bool gone = link_ == LinkState::kGone || replaced;
+  const std::string nobody =
+      replaced ? "what listens there now is none that knows this process' key"
+               : "nobody listens there any more";
   if (gone && !coordinator_may_return_) {
     effects->failure = absl::UnavailableError(absl::StrCat(
-        who,
-        " and nobody listens there any more; that server died or the job "
-        "has ended",
+        who, " and ", nobody, "; that server died or the job has ended",
         WasStopped(now)
             ? absl::StrCat("; this process itself was stopped for ",
                            Text(stopped_for_), ", longer than its lease of ",
@@ -356,9 +361,10 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
         options_.coordinators.size() > 1
             ? "; no other server has gone on with the job, and "
         : gone
-            ? "; nobody listens there any more, nobody has gone on with the "
-              "job (start slackline_server --index=0 again, as the first "
-              "time), and "
+            ? absl::StrCat("; ", nobody,
+                           ", nobody has gone on with the job (start "
+                           "slackline_server --index=0 again, as the first "
+                           "time), and ")
             : "; its process is there or cannot be reached, but says nothing, "
               "and ",
         "limits { coordinator_timeout_ms } is ",
@@ -369,19 +375,24 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   said_silent_ = true;
   effects->log.push_back(absl::StrCat(
       who,
-      gone ? "; nobody listens there any more, and this process waits for "
-             "another one that goes on with the job, up to "
+      gone ? absl::StrCat("; ", nobody,
+                          ", and this process waits for another one that goes "
+                          "on with the job, up to ")
            : "; nothing says that it is dead, so this process waits for it, up "
              "to ",
       Text(options_.coordinator_timeout)));
 }
 
 void MemberCore::CheckRefused(absl::Time now, Effects* effects) {
-  if (options_.coordinators.size() > 1 ||
-      awake_.At(now) - refused_since_ < kRefusedMax) {
-    return;
+  if (options_.coordinators.size() > 1) return;
+  const std::string& endpoint = options_.coordinators.front();
+  if (awake_.At(now) - refused_since_ >= kRefusedMax) {
+    effects->failure = RefusedStatus(endpoint);
+  } else if (awake_.At(now) - dropped_since_ >= kRefusedMax && !said_dropped_) {
+    said_dropped_ = true;
+    effects->log.push_back(
+        absl::StrCat(DroppedText(endpoint), "; this process tries on"));
   }
-  effects->failure = RefusedStatus(options_.coordinators.front());
 }
 
 std::string MemberCore::CoordinatorText() const {
@@ -415,7 +426,7 @@ absl::Duration MemberCore::FoundWithin(size_t coordinators,
 }
 
 absl::Duration MemberCore::LookPatience() const {
-  const bool up = link_ == LinkState::kUp;
+  const bool up = link_ == LinkState::kUp || link_ == LinkState::kConnected;
   if (up && heard_here_) return lease_;
   // One that has said nothing yet may have heard us, and died: the next one
   // gives us up if we do not find it within our lease.
@@ -439,8 +450,10 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
   heard_here_ = false;
   link_ = LinkState::kGone;
   // At the only address the next connection goes on where this one was.
-  if (options_.coordinators.size() > 1)
+  if (options_.coordinators.size() > 1) {
     refused_since_ = absl::InfiniteFuture();
+    dropped_since_ = absl::InfiniteFuture();
+  }
   effects->look_at = looks_at_;
   // Whatever was sent to the last one has reached nobody.
   next_join_ = now;
@@ -477,11 +490,15 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);
       effects->failure = absl::DeadlineExceededError(
           join_obstacle_.empty()
-              ? absl::StrCat("no coordinator answered at ",
-                             absl::StrJoin(options_.coordinators, ", "),
-                             " within ", waited,
-                             "; is slackline_server --index=0 of this config "
-                             "running there?")
+              ? absl::StrCat(
+                    "no coordinator answered at ",
+                    absl::StrJoin(options_.coordinators, ", "), " within ",
+                    waited,
+                    dropped_since_ == absl::InfiniteFuture()
+                        ? "; is slackline_server --index=0 of this "
+                          "config running there?"
+                        : absl::StrCat("; ",
+                                       DroppedText(options_.coordinators[0])))
               : absl::StrCat("could not join within ", waited, ": ",
                              join_obstacle_));
       return;

@@ -183,7 +183,8 @@ class MemberCore {
   // for long enough.
   void LookElsewhere(absl::Time now, Effects* effects);
   // Fails when the only place where the coordinator may be has refused this
-  // process for long enough that it is no process that ends or begins.
+  // process for long enough that it is no process that ends or begins; says
+  // that it ends all connections.
   void CheckRefused(absl::Time now, Effects* effects);
   // How long this address may say nothing before that.
   absl::Duration LookPatience() const;
@@ -218,6 +219,9 @@ class MemberCore {
   LinkState link_ = LinkState::kGone;
   // Since when somebody refuses this process there, in awake time.
   absl::Time refused_since_ = absl::InfiniteFuture();
+  // Or ends its connections at once.
+  absl::Time dropped_since_ = absl::InfiniteFuture();
+  bool said_dropped_ = false;
   bool coordinator_may_return_ = false;  // As it said last.
   absl::Time heard_;  // Last sign of life of the coordinator; in awake time.
   bool said_silent_ = false;

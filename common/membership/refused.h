@@ -9,11 +9,13 @@
 
 namespace slackline {
 
-// Who is refused for longer (LinkState::kRefused) is not refused by a process
-// that just begins, or ends.
+// Who is refused for longer (LinkState::kRefused, kDropped) is not refused by a
+// process that just begins, or ends.
 inline constexpr absl::Duration kRefusedMax = absl::Seconds(3);
 
 // PermissionDenied.
 absl::Status RefusedStatus(const std::string& endpoint);
+// A sentence without an end, of LinkState::kDropped.
+std::string DroppedText(const std::string& endpoint);
 
 }  // namespace slackline

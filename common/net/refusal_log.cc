@@ -10,6 +10,14 @@ constexpr absl::Duration kSayEvery = absl::Minutes(1);
 }  // namespace
 
 void RefusalLog::Look(const ChannelCounts& counts, absl::Time now) {
+  if (counts.silent != silent_said_ && now >= silent_next_) {
+    const int64_t silent = counts.silent - silent_said_;
+    silent_said_ = counts.silent;
+    silent_next_ = now + kSayEvery;
+    spdlog::info(
+        "{}: {} connection{} ended without having shown a key, last {}", who_,
+        silent, silent == 1 ? "" : "s", counts.last_silent);
+  }
   if (counts.refused == said_ || now < next_) return;
   const int64_t refused = counts.refused - said_;
   said_ = counts.refused;

@@ -16,13 +16,16 @@ class RefusalLog {
   explicit RefusalLog(std::string who) : who_(std::move(who)) {}
 
   // The first refusal is said at once, and others together, once a minute: who
-  // knocks again and again does not fill the log. Call it now and then.
+  // knocks again and again does not fill the log. So are connections that have
+  // shown no key, which may be innocent. Call it now and then.
   void Look(const ChannelCounts& counts, absl::Time now);
 
  private:
   const std::string who_;
   int64_t said_ = 0;
   absl::Time next_ = absl::InfinitePast();
+  int64_t silent_said_ = 0;
+  absl::Time silent_next_ = absl::InfinitePast();
 };
 
 }  // namespace slackline

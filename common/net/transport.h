@@ -84,6 +84,10 @@ struct ChannelCounts {
   // last one, and what was wrong.
   int64_t refused = 0;
   std::string last_refused = {};
+  // Connections that have ended, or were, before they had shown a key. Who only
+  // looks whether somebody listens is among them. Who had the last one.
+  int64_t silent = 0;
+  std::string last_silent = {};
   // Messages that Send() refused because of the peer (not connected, full).
   int64_t dropped = 0;
 };

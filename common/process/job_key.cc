@@ -1,6 +1,7 @@
 #include "common/process/job_key.h"
 
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -27,10 +28,25 @@ std::string NameOf(const std::string& file) {
   return absl::StrCat("key file ", file);
 }
 
+// A key that somebody names is to be used.
+absl::Status CheckWanted(const config::ClusterConfig& config,
+                         const KeyPlace& place) {
+  if (!config.insecure() || place.given.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--key: ", place.given,
+      ", and the config has insecure: true, with which the job has no key; "
+      "leave out one of the two"));
+}
+
 absl::Status NoKey(const KeyPlace& place) {
+  if (place.own.empty()) {
+    return absl::NotFoundError(
+        "this user has no home, where the key of its jobs would be; make one "
+        "with `slackline keys init --key FILE`, and name it with --key=FILE; "
+        "insecure: true does without");
+  }
   return absl::NotFoundError(absl::StrCat(
-      place.own.empty() ? "this user has no home, where its key would be"
-                        : absl::StrCat("there is no key file ", place.own),
+      "there is no key file ", place.own,
       "; the processes of a job on several hosts need the same one: make it "
       "with `slackline keys init` and copy it to each host (mode 600), or name "
       "one with --key=FILE; insecure: true does without, on a network that you "
@@ -73,6 +89,7 @@ std::string JobKeyFileOf(const std::string& run_folder) {
 
 absl::StatusOr<std::optional<Credentials>> CredentialsHere(
     const config::ClusterConfig& config, Role role, const KeyPlace& place) {
+  SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
   if (!place.given.empty()) {
     SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(place.given));
@@ -83,21 +100,27 @@ absl::StatusOr<std::optional<Credentials>> CredentialsHere(
   return CredentialsFrom(key, config.job(), role, NameOf(place.own));
 }
 
-absl::StatusOr<std::optional<keys::Key>> KeyOfRun(
+absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
     const config::ClusterConfig& config, const KeyPlace& place) {
+  SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
-  if (!place.given.empty()) {
-    SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(place.given));
-    return JobKeyOf(key, config.job(), NameOf(place.given));
+  const std::string& file = place.given.empty() ? place.own : place.given;
+  absl::StatusOr<keys::Key> key = place.given.empty()
+                                      ? UserKey(place, /*may_make=*/true)
+                                      : ReadKeyFile(place.given);
+  KeyOfRun of_run;
+  struct stat about {};
+  // One that is there and cannot be used is not passed over.
+  if (!key.ok() && place.given.empty() &&
+      (file.empty() || lstat(file.c_str(), &about) != 0)) {
+    of_run.note = absl::StrCat(
+        "this run has a key of its own, since none can be kept for this user (",
+        key.status().message(), "): commands reach it by its folder");
+    key = NewUserKey();
   }
-  const absl::StatusOr<keys::Key> key = UserKey(place, /*may_make=*/true);
-  if (key.ok()) return JobKeyOf(*key, config.job(), NameOf(place.own));
-  // A key that is there and cannot be used is not passed over.
-  if (absl::IsInvalidArgument(key.status()) ||
-      absl::IsFailedPrecondition(key.status())) {
-    return key.status();
-  }
-  return JobKeyOf(NewUserKey(), config.job(), "a new key");
+  SL_RETURN_IF_ERROR(key.status());
+  SL_ASSIGN_OR_RETURN(of_run.key, JobKeyOf(*key, config.job(), NameOf(file)));
+  return of_run;
 }
 
 }  // namespace slackline

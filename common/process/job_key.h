@@ -35,10 +35,14 @@ std::string JobKeyFileOf(const std::string& run_folder);
 absl::StatusOr<std::optional<Credentials>> CredentialsHere(
     const config::ClusterConfig& config, Role role, const KeyPlace& place);
 
-// For the folder of a run that begins: the key that its processes get, made of
-// the user's. Where a user's cannot be kept, it is one of this run alone.
-// nullopt with insecure: true.
-absl::StatusOr<std::optional<keys::Key>> KeyOfRun(
+// The key that the processes of a run get.
+struct KeyOfRun {
+  keys::Key key;          // Of the job.
+  std::string note = {};  // A sentence for the user; empty: there is none.
+};
+// Made of the user's. Where no user's can be kept, it is one of this run alone,
+// which the note says. nullopt with insecure: true.
+absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
     const config::ClusterConfig& config, const KeyPlace& place);
 
 }  // namespace slackline

@@ -116,8 +116,8 @@ Worker::~Worker() {
   if (getpid() != process_) {  // Its threads are not in this process.
     (void)connected_.release();
     (void)health_.release();
-    const MutexLock lock(mutex_);
-    (void)transports_.release();
+    // A thread that is not here may have the lock.
+    LeaveTransports();
     return;
   }
   {
@@ -145,6 +145,11 @@ std::shared_ptr<Parameters> Worker::MakeGpuParameters(
 
 void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
   parameters_ = std::move(parameters);
+  {
+    // Nobody reads its connections any more.
+    const MutexLock lock(mutex_);
+    early_ = nullptr;
+  }
   connected_ = ValueOrThrow(ConnectedSession::Create(
       {.config = config_,
        .rank = Rank{self_.rank},
@@ -162,6 +167,11 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .health = health_ == nullptr ? nullptr : health_->board(),
        .ring = credentials_.has_value() ? credentials_->ring : std::nullopt},
       self_, transports(), &parameters_->memory()));
+}
+
+void Worker::LeaveTransports() {
+  (void)transports_.release();
+  (void)new std::shared_ptr<EarlyGather>(std::move(early_));
 }
 
 ProcessTransport& Worker::transports() {
@@ -419,8 +429,9 @@ void Worker::Fail(const std::string& why, const std::string& traceback,
   if (getpid() != process_) return;
   if (connected_ == nullptr) {
     const nb::gil_scoped_release released;
-    return TellCannotJoin(transports().network(), wire::JoinRequest::WORKER, self_.rank, self_.host,
-                          config_, absl::InternalError(why));
+    return TellCannotJoin(transports().network(), wire::JoinRequest::WORKER,
+                          self_.rank, self_.host, config_,
+                          absl::InternalError(why));
   }
   if (ends_job) {
     connected_->session().StopJob(

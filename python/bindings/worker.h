@@ -144,6 +144,8 @@ class Worker {
   Session& session();
   // Made when they are needed first. Any thread.
   ProcessTransport& transports();
+  // In a child: their threads are not there to end.
+  void LeaveTransports() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   std::shared_ptr<EarlyGather> early() const;
   // The same, made if there is none yet. Throws as Gather().
   std::shared_ptr<EarlyGather> EarlyOrNew();

@@ -99,7 +99,7 @@ def join(
         )
     if under_torchrun:
         of_device = _device.in_config(device or "cpu", "slackline.join()")
-        path, rank = _torchrun.join(config or None, mode, servers, of_device)
+        path, rank = _torchrun.join(config or None, mode, servers, of_device, key_file)
         world = _worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port, key_file)
     elif not config:
         if index is not None:

@@ -33,12 +33,13 @@ def is_here(environment: Mapping[str, str]) -> bool:
     return "TORCHELASTIC_RUN_ID" in environment and all(v in environment for v in _VARIABLES)
 
 
-def join(config: Optional[str], mode: str, servers: int, of_device: str) -> Tuple[str, int]:
+def join(config: Optional[str], mode: str, servers: int, of_device: str, key: str) -> Tuple[str, int]:
     """The path of this job's config, and the rank of this process.
 
     ``config`` is a config without the blocks server, worker and coordinator, which
     torchrun's processes make; or none. Raises ValueError if it has them. ``of_device``
-    is of _device.in_config().
+    is of _device.in_config(). ``key`` is a file with the job's key, the same on all hosts;
+    empty: the user's on one host, none on several.
     """
     given = ""
     if config is not None:
@@ -63,13 +64,13 @@ def join(config: Optional[str], mode: str, servers: int, of_device: str) -> Tupl
             hosts = ["::1" if ":" in hosts[0] else "127.0.0.1"] * len(hosts)
         place = _reserve_port(hosts[0])
         atexit.register(place.close)  # Server 0 takes it meanwhile.
-        text = _config(given, servers, hosts, place.getsockname()[1], of_device)
+        text = _config(given, servers, hosts, place.getsockname()[1], of_device, bool(key))
     else:
         text = store.get(f"{prefix}/config").decode()
     with open(path, "w") as file:
         file.write(text)
     if rank == 0:
-        _start_servers(path, mode, servers)
+        _start_servers(path, mode, servers, key)
         store.set(f"{prefix}/config", text)
     # A process that has the store keeps it until all have read what they need.
     store.add(f"{prefix}/read", 1)
@@ -100,28 +101,31 @@ def _reserve_port(host: str) -> socket.socket:
     return place
 
 
-def _config(given: str, servers: int, hosts: List[str], port: int, of_device: str) -> str:
+def _config(given: str, servers: int, hosts: List[str], port: int, of_device: str, has_key: bool) -> str:
     lines = [given or 'job: "torchrun"']
     lines.append(f'coordinator {{ host: "{hosts[0]}" port: {port} }}')
     lines.append(f'server {{ host: "{hosts[0]}" count: {servers} }}')
     for host, ranks in itertools.groupby(hosts):
         lines.append(f'worker {{ host: "{host}" count: {len(list(ranks))}{of_device} }}')
-    if len(set(hosts)) > 1:
+    if len(set(hosts)) > 1 and not has_key:
         print(
-            "slackline: processes of several hosts talk without encryption, as torchrun's do",
+            "slackline: processes of several hosts talk without encryption, as torchrun's do; with "
+            "slackline.join(key=FILE), a file that is the same on all hosts, they do not",
             file=sys.stderr,
         )
         lines.append("insecure: true")
     return "\n".join(lines) + "\n"
 
 
-def _start_servers(path: str, mode: str, servers: int) -> None:
+def _start_servers(path: str, mode: str, servers: int, key: str) -> None:
     program = _programs.find("slackline_server")
     started = []
     for index in range(servers):
         command = [program, "--cluster", path, "--index", str(index)]
         if mode:
             command += ["--mode", mode]
+        if key:
+            command += ["--key", key]
         with open(os.path.join(os.path.dirname(path), f"server-{index}.log"), "wb") as log:
             # Ctrl-C is for the workers; the servers end with them.
             started.append(

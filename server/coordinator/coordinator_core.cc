@@ -867,7 +867,9 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   wire::CallReply& reply = *out.message.header.mutable_call_reply();
   if (call.has_status()) {
     *reply.mutable_status() = Status(now, call.status().moves_known());
-  } else if (call.has_stop()) {
+  } else if (call.has_stop() &&
+             (member != nullptr || call.incarnation() == 0)) {
+    // Of a user, or of a member as which it can be checked.
     OnStop(call.stop(), member, now, effects);
   } else if (call.has_cannot_join()) {
     std::string sentence = members_.OnCannotJoin(call.cannot_join());

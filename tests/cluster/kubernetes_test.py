@@ -143,7 +143,7 @@ class ManifestTest(Folder):
         self.assertEqual(
             server["command"],
             ["/opt/slackline/bin/slackline_server", "--cluster=/etc/slackline/cluster.textproto",
-             "--index=auto", "--out=/runs/one"],
+             "--index=auto", "--out=/runs/one", "--key=/etc/slackline/keys/job.key"],
         )
         self.assertEqual(server["livenessProbe"]["httpGet"], {"path": "/healthz", "port": "health"})
         self.assertEqual(server["readinessProbe"]["httpGet"]["path"], "/readyz")

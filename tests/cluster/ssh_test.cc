@@ -383,10 +383,12 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   const std::string old = ReadText(Path("run/logs/worker-3.old.log"));
   EXPECT_THAT(
       old, HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
-  EXPECT_GT(old.size(), 2000000u);
+  EXPECT_GT(old.size(), 1000000u);
   const std::string log = ReadText(Path("run/logs/worker-3.log"));
   EXPECT_THAT(log, HasSubstr("worker 3 info: "));
-  EXPECT_LT(log.size(), 100000u);
+  // It may have been put aside in the midst of what is written.
+  EXPECT_LT(log.size(), 1100000u);
+  EXPECT_GT(old.size() + log.size(), 2000000u);
 }
 
 TEST_F(SshTest, TheDoctorLooksAtEachHost) {

@@ -5,6 +5,7 @@
 // undisturbed run.
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 #include <vector>
 
@@ -36,17 +37,26 @@ constexpr absl::Duration kPromptly = absl::Seconds(20);
 class SecurityTest : public JobTest {
  protected:
   // Over tcp, so that every message of it is on a socket.
-  static std::string OverTcp(const SmallJobOptions& options = {}) {
-    return absl::StrReplaceAll(SmallJob(options),
+  static std::string OverTcp() {
+    return absl::StrReplaceAll(SmallJob(),
                                {{"limits {", "limits { transport: TCP"}});
+  }
+  // The same for some seconds, which do not change what it ends with.
+  static std::string ForAWhile() {
+    return absl::StrReplaceAll(
+        OverTcp(), {{"worker {", "worker { conditions { step_ms: 20 }"}});
   }
 
   // `slackline keys export` of the role, with that user's key.
   std::string Export(const std::string& config, const std::string& role,
                      const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {
-        "keys", "export", config, "--role", role, "--out",
-        Path(absl::StrCat(role, ".key"))};
+    std::vector<std::string> words = {"keys",
+                                      "export",
+                                      config,
+                                      "--role",
+                                      role,
+                                      "--out",
+                                      Path(absl::StrCat(role, ".key"))};
     words.insert(words.end(), more.begin(), more.end());
     const std::unique_ptr<Process> made = StartTool("export-" + role, words);
     EXPECT_EQ(made->WaitText(kPromptly), kEndedWell) << made->Output();
@@ -74,13 +84,16 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
     for (const wire::Endpoints& thread : server.thread())
       endpoints.push_back(thread.tcp());
   }
-  std::vector<Message> messages(6);
+  std::vector<Message> messages(7);
   messages[0].header.mutable_call()->mutable_stop()->set_reason("attack");
   messages[1].header.mutable_call()->mutable_finish()->set_reason("attack");
   messages[2].header.mutable_call()->mutable_drain()->set_server(1);
   messages[3].header.mutable_view()->set_number(1'000'000);
   messages[4].header.mutable_hand_over();
   messages[5].header.mutable_push_request();
+  // In the name of a member, whose number is easily guessed.
+  messages[6].header.mutable_call()->set_incarnation(3);
+  messages[6].header.mutable_call()->mutable_stop()->set_reason("attack");
   for (Message& message : messages) {
     message.header.set_run(status.view().run());
     message.header.set_view_number(status.view().number());
@@ -89,9 +102,8 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
   Poller poller;
   for (const std::string& endpoint : endpoints) {
     for (const PeerId::Kind kind :
-         {PeerId::Kind::kObserver, PeerId::Kind::kWorker,
-          PeerId::Kind::kServer, PeerId::Kind::kShardThread,
-          PeerId::Kind::kCoordinator}) {
+         {PeerId::Kind::kObserver, PeerId::Kind::kWorker, PeerId::Kind::kServer,
+          PeerId::Kind::kShardThread, PeerId::Kind::kCoordinator}) {
       channels.push_back(Must(transport.Connect(
           {kind, 0, 0}, endpoint,
           {.linger = absl::ZeroDuration(), .watch_link = true})));
@@ -106,9 +118,9 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
 }
 
 TEST_F(SecurityTest, StrangersChangeNothing) {
-  const std::string config = Write("job.textproto", OverTcp());
-  Run("alone", config);
-  const std::unique_ptr<Process> run = StartRun("run", config);
+  Run("alone", Write("alone.textproto", OverTcp()));
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", ForAWhile()));
   const std::string cluster = Path("run/cluster.textproto");
   const auto status = AwaitProgress(cluster);
   ASSERT_TRUE(status.has_value()) << run->Output();
@@ -121,15 +133,15 @@ TEST_F(SecurityTest, StrangersChangeNothing) {
   EXPECT_EQ(ReadText(Path("run/model.safetensors")),
             ReadText(Path("alone/model.safetensors")));
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
-              AllOf(HasSubstr("coordinator: refused"),
-                    HasSubstr("127.0.0.1:"), HasSubstr("key")));
+              AllOf(HasSubstr("coordinator: refused"), HasSubstr("127.0.0.1:"),
+                    HasSubstr("key")));
 }
 
 // One whose key is a worker's says what it likes to everybody.
 TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
-  const std::string config = Write("job.textproto", OverTcp());
-  Run("alone", config);
-  const std::unique_ptr<Process> run = StartRun("run", config);
+  Run("alone", Write("alone.textproto", OverTcp()));
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", ForAWhile()));
   const std::string cluster = Path("run/cluster.textproto");
   const auto status = AwaitProgress(cluster);
   ASSERT_TRUE(status.has_value()) << run->Output();
@@ -145,7 +157,8 @@ TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
 }
 
 TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
-  const std::string config = Write("job.textproto", SmallJob({.train = "seed: 1"}));
+  const std::string config =
+      Write("job.textproto", SmallJob({.train = "seed: 1"}));
   const std::unique_ptr<Process> run =
       StartRun("run", config, {"--epochs=1000"});
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
@@ -190,7 +203,7 @@ TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
 }
 
 // By hand, with keys that differ, or where one has none.
-TEST_F(SecurityTest, WhoDoesNotFitIsToldBeforeLong) {
+TEST_F(SecurityTest, WhoDoesNotFitIsToldWhy) {
   const std::string config = WriteWithPort("job.textproto", SmallJob());
   for (const char* const name : {"a.key", "b.key"})
     Tool(name, {"keys", "init", "--key", Path(name)});
@@ -203,20 +216,29 @@ TEST_F(SecurityTest, WhoDoesNotFitIsToldBeforeLong) {
     const char* program;
     int index;
     std::string argument;
+    const char* why;
   } others[] = {
-      {"other-worker", "slackline_worker", 1, b},
-      {"other-server", "slackline_server", 1, b},
-      {"plain-worker", "slackline_worker", 2, "--set=insecure=true"},
+      {"other-worker", "slackline_worker", 1, b,
+       "ends each connection at once: it has another key"},
+      {"other-server", "slackline_server", 1, b,
+       "ends each connection at once: it has another key"},
+      {"plain-worker", "slackline_worker", 2, "--set=insecure=true",
+       "refuses this process: it has another key"},
   };
+  std::vector<std::unique_ptr<Process>> processes;
   for (const auto& other : others) {
-    const std::unique_ptr<Process> process =
-        StartMember(other.name, other.program, other.index, config, "out",
-                    {other.argument});
-    EXPECT_EQ(process->WaitText(kPromptly), kFailed) << other.name;
-    EXPECT_THAT(process->Output(),
-                AllOf(HasSubstr("refuses this process: it has another key"),
-                      HasSubstr("insecure: true")))
-        << other.name;
+    processes.push_back(StartMember(other.name, other.program, other.index,
+                                    config, "out", {other.argument}));
+  }
+  for (size_t i = 0; i < processes.size(); ++i) {
+    Process& process = *processes[i];
+    EXPECT_TRUE(WaitUntil(kPromptly, [&] {
+      return process.Output().find(others[i].why) != std::string::npos;
+    })) << process.Output();
+    EXPECT_THAT(process.Output(), HasSubstr("need the same key"));
+    // What may be a proxy without anybody behind it is waited for.
+    process.Signal(SIGINT);
+    EXPECT_EQ(process.WaitText(kPromptly), kFailed) << others[i].name;
   }
   EXPECT_THAT(server->Output(), HasSubstr("coordinator: refused"));
   EXPECT_TRUE(server->running());
@@ -225,8 +247,8 @@ TEST_F(SecurityTest, WhoDoesNotFitIsToldBeforeLong) {
       StartMember("worker", "slackline_worker", 1, config, "out", {a});
   const std::string status = Path("a.key");
   EXPECT_TRUE(WaitUntil(kPromptly, [&] {
-    return Tool("status", {"status", config, "--key", status}).find(
-               "1 of 4 workers") != std::string::npos;
+    return Tool("status", {"status", config, "--key", status})
+               .find("1 of 4 workers") != std::string::npos;
   }));
   server->Signal(SIGINT);
   EXPECT_EQ(server->WaitText(kJobMax), kFailed);
@@ -244,8 +266,8 @@ TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
   const std::string all = absl::StrCat("--key=", Export(config, "all", {user}));
   std::vector<std::unique_ptr<Process>> members;
   {
-    const std::unique_ptr<Process> server = StartMember(
-        "wrong", "slackline_server", 1, config, "out", {worker});
+    const std::unique_ptr<Process> server =
+        StartMember("wrong", "slackline_server", 1, config, "out", {worker});
     EXPECT_EQ(server->WaitText(kPromptly), kFailed);
     EXPECT_THAT(server->Output(), HasSubstr("is to be a server"));
   }
@@ -270,8 +292,10 @@ TEST_F(SecurityTest, WithoutKeysEachProcessSaysSo) {
   const std::string config =
       Write("job.textproto", absl::StrCat(SmallJob(), "insecure: true\n"));
   Run("run", config);
-  for (const char* const log : {"run/logs/server-0.log", "run/logs/worker-0.log"})
-    EXPECT_THAT(ReadText(Path(log)), HasSubstr("insecure: true: nothing on the wire is encrypted"));
+  for (const char* const log :
+       {"run/logs/server-0.log", "run/logs/worker-0.log"})
+    EXPECT_THAT(ReadText(Path(log)),
+                HasSubstr("insecure: true: nothing on the wire is encrypted"));
   EXPECT_FALSE(fs::exists(Path("run/job.key")));
 }
 

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -82,18 +83,26 @@ class KeyedTransportTest : public ::testing::Test {
     return received;
   }
 
-  // Until it has refused something since the last call. Its text.
+  // Until it has refused something since the last call, or has seen a
+  // connection without a key. Its text.
   std::string AwaitRefusal() {
     const absl::Time deadline = absl::Now() + kDeadline;
-    while (listener_->counts().refused <= refused_ && absl::Now() < deadline) {
+    while (Refused() <= refused_ && absl::Now() < deadline) {
       Must(poller_.Wait(absl::Milliseconds(20)));
       const auto received = Must(listener_->Receive());
       EXPECT_FALSE(received.has_value())
           << received->message.header.ShortDebugString();
     }
-    EXPECT_GT(listener_->counts().refused, refused_);
-    refused_ = listener_->counts().refused;
-    return listener_->counts().last_refused;
+    EXPECT_GT(Refused(), refused_);
+    refused_ = Refused();
+    const ChannelCounts counts = listener_->counts();
+    return counts.refused > 0 ? counts.last_refused
+                              : counts.last_silent + ": no key";
+  }
+
+  int64_t Refused() const {
+    const ChannelCounts counts = listener_->counts();
+    return counts.refused + counts.silent;
   }
 
   // Right after anything else: the job goes on.
@@ -134,13 +143,14 @@ class KeyedTransportTest : public ::testing::Test {
   uint64_t probe_ = 0;
 };
 
-// The next news of the channel's link.
+// The next news of the channel's link that says who is there.
 std::optional<LinkState> NewsOf(Channel& channel) {
   Poller poller;
   poller.Add(channel);
   const absl::Time deadline = absl::Now() + kDeadline;
   auto news = Must(channel.ReceiveLinkState());
-  while (!news.has_value() && absl::Now() < deadline) {
+  while ((!news.has_value() || news == LinkState::kConnected) &&
+         absl::Now() < deadline) {
     Must(poller.Wait(deadline - absl::Now()));
     news = Must(channel.ReceiveLinkState());
   }
@@ -168,16 +178,14 @@ TEST_F(KeyedTransportTest, LargePayloadsArriveAsTheyWere) {
     ASSERT_TRUE(received.has_value()) << size;
     ASSERT_EQ(received->message.payloads.size(), 1u);
     ASSERT_EQ(received->message.payloads[0].size(), size);
-    EXPECT_EQ(
-        memcmp(received->message.payloads[0].data(), bytes, size), 0);
+    EXPECT_EQ(memcmp(received->message.payloads[0].data(), bytes, size), 0);
   }
 }
 
 TEST_F(KeyedTransportTest, ThreadsOfTheProcessNeedNoKey) {
   Must(listener_->Bind("inproc://control"));
-  auto channel = Must(
-      transport_.Connect({PeerId::Kind::kShardThread, 0, 1}, "inproc://control",
-                         {}));
+  auto channel = Must(transport_.Connect({PeerId::Kind::kShardThread, 0, 1},
+                                         "inproc://control", {}));
   Message message;
   message.header.mutable_stats_reply();
   Must(channel->Send(message));
@@ -190,6 +198,7 @@ struct Stranger {
   const char* name;
   std::function<std::optional<Credentials>()> credentials;
   const char* why;  // As the listener says it.
+  LinkState link;   // As he sees it.
 };
 class StrangerTest : public KeyedTransportTest,
                      public ::testing::WithParamInterface<Stranger> {};
@@ -200,9 +209,10 @@ TEST_P(StrangerTest, IsRefused) {
     ZmqTransport stranger(Holding(GetParam().credentials()));
     auto channel = Must(stranger.Connect(kWorker, endpoint_, kWatched));
     Must(channel->Send(Probe(99)));
-    EXPECT_THAT(AwaitRefusal(), HasSubstr(GetParam().why));
-    EXPECT_THAT(listener_->counts().last_refused, HasSubstr("127.0.0.1:"));
-    EXPECT_EQ(NewsOf(*channel), LinkState::kRefused);
+    const std::string why = AwaitRefusal();
+    EXPECT_THAT(why, HasSubstr(GetParam().why));
+    EXPECT_THAT(why, HasSubstr("127.0.0.1"));
+    EXPECT_EQ(NewsOf(*channel), GetParam().link);
     EXPECT_FALSE(Receive(kMoment).has_value());
   }
   EXPECT_EQ(listener_->counts().malformed, 0);
@@ -213,13 +223,13 @@ TEST_P(StrangerTest, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     All, StrangerTest,
     ::testing::Values(
-        Stranger{"NoKey", [] { return std::nullopt; }, "no key"},
+        Stranger{"NoKey", [] { return std::nullopt; }, "no key",
+                 LinkState::kRefused},
         // Nor does he know whom to speak to.
-        Stranger{"KeyOfAnotherJob",
-                 [] {
-                   return CredentialsOf(SecretOfJob("letters"), Role::kWorker);
-                 },
-                 "the key of another job"},
+        Stranger{
+            "KeyOfAnotherJob",
+            [] { return CredentialsOf(SecretOfJob("letters"), Role::kWorker); },
+            "the key of another job", LinkState::kDropped},
         // A key of his own, and the server's public one, which is no secret.
         Stranger{"KeyOfHisOwn",
                  [] {
@@ -228,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
                    own.own = Secret(Secret::Bytes{1, 2, 3});
                    return own;
                  },
-                 "a key of its own"}),
+                 "a key of its own", LinkState::kRefused}),
     [](const auto& tested) { return tested.param.name; });
 
 // A process at the address of the servers that cannot prove to be one: nothing
@@ -244,8 +254,20 @@ TEST(ForeignServerTest, IsToldNothing) {
     ZmqTransport worker(As(Role::kWorker));
     auto channel = Must(worker.Connect(kWorker, endpoint, kWatched));
     Must(channel->Send(Probe(1)));
-    EXPECT_EQ(NewsOf(*channel), LinkState::kRefused);
-    EXPECT_FALSE(Must(listener->Receive()).has_value());
+    EXPECT_EQ(NewsOf(*channel),
+              has_key ? LinkState::kDropped : LinkState::kRefused);
+    Poller poller;
+    poller.Add(*listener);
+    const absl::Time deadline = absl::Now() + kDeadline;
+    while (listener->counts().refused == 0 && absl::Now() < deadline) {
+      Must(poller.Wait(absl::Milliseconds(20)));
+      EXPECT_FALSE(Must(listener->Receive()).has_value());
+    }
+    poller.Remove(*listener);
+    EXPECT_THAT(listener->counts().last_refused,
+                HasSubstr(has_key ? "the key of another job"
+                                  : "it has a key, and this process has "
+                                    "insecure: true"));
   }
 }
 
@@ -261,7 +283,7 @@ TEST(WorkerDoorTest, IsKnownByTheWorkersKey) {
     auto channel = Must(other.Connect(kObserver, endpoint, options));
     EXPECT_EQ(NewsOf(*channel), LinkState::kUp);
     auto mistaken = Must(other.Connect(kObserver, endpoint, kWatched));
-    EXPECT_EQ(NewsOf(*mistaken), LinkState::kRefused);
+    EXPECT_EQ(NewsOf(*mistaken), LinkState::kDropped);
   }
 }
 
@@ -299,8 +321,7 @@ TEST_P(OverreachTest, IsRefused) {
     EXPECT_THAT(answer->header.error_reply().error(),
                 HasSubstr(GetParam().why));
     // Answers go to peers that were heard, and this one was not.
-    EXPECT_TRUE(
-        absl::IsNotFound(listener_->Send(GetParam().self, Probe(1))));
+    EXPECT_TRUE(absl::IsNotFound(listener_->Send(GetParam().self, Probe(1))));
   }
   ExpectServes();
 }
@@ -377,12 +398,14 @@ Descriptor ConnectTo(int port) {
 }
 
 // Stands between one channel and a listener, and keeps what goes to the
-// listener; may change a byte of it.
+// listener; may change a byte of it, or leave messages' frames out.
 class Proxy {
  public:
-  explicit Proxy(int to_port, std::optional<size_t> changes = std::nullopt)
+  explicit Proxy(int to_port, std::optional<size_t> changes = std::nullopt,
+                 std::vector<size_t> leaves_out = {})
       : to_port_(to_port),
         changes_(changes),
+        leaves_out_(std::move(leaves_out)),
         listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -394,8 +417,7 @@ class Proxy {
                  getsockname(listener_.get(), any, &size) == 0 &&
                  pipe(ends_) == 0,
              "proxy");
-    endpoint_ =
-        absl::StrCat("tcp://127.0.0.1:", ntohs(address.sin_port));
+    endpoint_ = absl::StrCat("tcp://127.0.0.1:", ntohs(address.sin_port));
     thread_ = std::thread(&Proxy::Run, this);
   }
   ~Proxy() { End(); }
@@ -436,14 +458,52 @@ class Proxy {
             bytes[*changes_ - before] ^= 1;
           }
         }
-        (void)send(files[1 - from].fd, bytes, static_cast<size_t>(count),
-                   MSG_NOSIGNAL);
+        const std::string out =
+            from == 0 && !leaves_out_.empty()
+                ? WhatStays()
+                : std::string(bytes, static_cast<size_t>(count));
+        (void)send(files[1 - from].fd, out.data(), out.size(), MSG_NOSIGNAL);
       }
     }
   }
 
+  // Of what has come from the client since the last call: whole frames, after a
+  // greeting of 64 bytes, without those that are left out.
+  std::string WhatStays() {
+    std::string out;
+    // The greeting goes on as it comes: each end waits for the other's.
+    const size_t greeting = std::min(recorded_.size(), size_t{64});
+    if (passed_ < greeting) {
+      out = recorded_.substr(passed_, greeting - passed_);
+      passed_ = greeting;
+    }
+    if (passed_ < 64) return out;
+    while (recorded_.size() >= passed_ + 9) {
+      const auto byte = [&](size_t i) {
+        return static_cast<unsigned char>(recorded_[passed_ + i]);
+      };
+      const bool is_long = (byte(0) & 2) != 0;
+      size_t size = is_long ? 0 : byte(1);
+      for (size_t i = 1; is_long && i <= 8; ++i) size = size << 8 | byte(i);
+      const size_t head = is_long ? 9 : 2;
+      if (recorded_.size() < passed_ + head + size) break;
+      const std::string frame = recorded_.substr(passed_, head + size);
+      passed_ += frame.size();
+      const bool is_message = frame.compare(head, 8, "\x07MESSAGE") == 0;
+      const size_t number = is_message ? messages_++ : SIZE_MAX;
+      if (std::find(leaves_out_.begin(), leaves_out_.end(), number) ==
+          leaves_out_.end()) {
+        out += frame;
+      }
+    }
+    return out;
+  }
+
   const int to_port_;
   const std::optional<size_t> changes_;
+  const std::vector<size_t> leaves_out_;
+  size_t passed_ = 0;    // Of recorded_.
+  size_t messages_ = 0;  // Frames of messages among it.
   const Descriptor listener_;
   int ends_[2] = {-1, -1};
   std::string endpoint_;
@@ -467,7 +527,7 @@ TEST_F(KeyedTransportTest, WhatWasRecordedCountsOnce) {
   ASSERT_EQ(send(again.get(), recorded.data(), recorded.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(recorded.size()));
   EXPECT_FALSE(Receive(kMoment).has_value());
-  EXPECT_GE(listener_->counts().refused, 1);
+  EXPECT_GE(Refused(), 1);
   ExpectServes();
 }
 
@@ -487,11 +547,61 @@ TEST_F(KeyedTransportTest, AByteThatWasChangedEndsTheConnection) {
     SCOPED_TRACE(at);
     Proxy proxy(Port(), at);
     ZmqTransport worker(As(Role::kWorker));
-    auto channel = Must(worker.Connect(
-        kWorker, proxy.endpoint(), {.linger = absl::ZeroDuration()}));
+    auto channel = Must(worker.Connect(kWorker, proxy.endpoint(),
+                                       {.linger = absl::ZeroDuration()}));
     Must(channel->Send(Probe(2)));
     EXPECT_FALSE(Receive(kMoment).has_value());
   }
+  ExpectServes();
+}
+
+// Frames are proved one by one. A header does not get the payload of another
+// message for that.
+TEST_F(KeyedTransportTest, FramesThatAreLeftOutTakeTheirMessagesAlong) {
+  const auto send = [](Channel& channel, uint64_t id, std::byte value) {
+    Message message = Probe(id);
+    message.payloads = {Payload::Allocate(3000)};
+    memset(message.payloads[0].MutableData(), static_cast<int>(value), 3000);
+    Must(channel.Send(message));
+  };
+  // Header 1, [payload 1, header 2], payload 2, header 3, payload 3.
+  Proxy proxy(Port(), std::nullopt, {1, 2});
+  ZmqTransport worker(As(Role::kWorker));
+  auto channel = Must(worker.Connect(kWorker, proxy.endpoint(),
+                                     {.linger = absl::ZeroDuration()}));
+  for (const int i : {1, 2, 3})
+    send(*channel, static_cast<uint64_t>(i), static_cast<std::byte>(i));
+  const auto received = Receive(kDeadline);
+  ASSERT_TRUE(received.has_value());
+  EXPECT_EQ(received->message.header.probe_request().request_id(), 3u);
+  EXPECT_EQ(received->message.payloads.at(0).data()[0], std::byte{3});
+  EXPECT_EQ(listener_->counts().malformed, 1);
+}
+
+// Who has shown no key fills no memory: what he sends is counted, and ends him.
+TEST_F(KeyedTransportTest, AFrameWithoutEndBeforeTheKeyEndsTheConnection) {
+  std::string begin = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\1", 12) +
+                      std::string("CURVE").append(15, '\0');
+  begin.resize(64, '\0');
+  // A command of 30 MiB.
+  begin += std::string("\6\0\0\0\0\1\xe0\0\0", 9);
+  const Descriptor socket = ConnectTo(Port());
+  ASSERT_EQ(send(socket.get(), begin.data(), begin.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(begin.size()));
+  const std::string more(64 << 10, 'x');
+  size_t sent = 0;
+  const absl::Time deadline = absl::Now() + kDeadline;
+  ssize_t count = 0;
+  do {
+    count = send(socket.get(), more.data(), more.size(),
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0 && sent < (8u << 20)) sent += static_cast<size_t>(count);
+    EXPECT_FALSE(Receive(absl::Milliseconds(5)).has_value());
+  } while ((count > 0 || errno == EAGAIN) && absl::Now() < deadline);
+  EXPECT_TRUE(errno == ECONNRESET || errno == EPIPE) << errno;
+  EXPECT_EQ(listener_->counts().overruns, 1);
+  EXPECT_THAT(listener_->counts().last_overrun,
+              HasSubstr("before it had shown a key"));
   ExpectServes();
 }
 
@@ -521,7 +631,8 @@ TEST_F(KeyedTransportTest, ThousandsThatSayNothingHoldUpNobody) {
     for (const Descriptor& socket : silent) {
       char bytes[128];
       ssize_t got = 0;
-      while ((got = recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
+      while ((got = recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) >
+             0) {
       }
       ended += got == 0 || errno == ECONNRESET;
     }

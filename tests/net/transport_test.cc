@@ -718,7 +718,9 @@ std::optional<LinkState> NewsOf(Channel& dealer) {
   poller.Add(dealer);
   const absl::Time deadline = absl::Now() + kDeadline;
   auto news = Must(dealer.ReceiveLinkState());
-  while (!news.has_value() && absl::Now() < deadline) {
+  // That a connection is there says nothing of who has it.
+  while ((!news.has_value() || news == LinkState::kConnected) &&
+         absl::Now() < deadline) {
     Must(poller.Wait(deadline - absl::Now()));
     news = Must(dealer.ReceiveLinkState());
   }

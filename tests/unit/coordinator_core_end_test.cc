@@ -52,6 +52,26 @@ TEST_F(CoordinatorCoreTest, AStopIsAboutTheMemberThatCannotGoOn) {
   EXPECT_THAT(core_->Summary().about(), ElementsAre("worker 1"));
 }
 
+// With the number of a member, but not as that one.
+TEST_F(CoordinatorCoreTest, AStopInAnothersNameStopsNothing) {
+  StartJob();
+  const PeerId stranger{.kind = PeerId::Kind::kObserver, .instance = 5};
+  uint64_t call_id = 0;
+  for (const PeerId& from : {stranger, Worker(0)}) {
+    for (const Incarnation as : {Incarnation{999}, workers_[1]}) {
+      for (const bool checkpoint : {false, true}) {
+        const auto answers =
+            Answers(Call(from, as, ++call_id, [checkpoint](wire::Call& call) {
+              call.mutable_stop()->set_checkpoint(checkpoint);
+            }));
+        ASSERT_EQ(answers.size(), 1u);
+        EXPECT_THAT(answers[0], HasSubstr("FENCED"));
+        EXPECT_EQ(core_->state(), wire::RUNNING);
+      }
+    }
+  }
+}
+
 TEST_F(CoordinatorCoreTest, AUserMayEndTheJobEarly) {
   steps_total_ = 100;
   StartJob();

@@ -451,7 +451,25 @@ TEST_F(MemberCoreTest, WhoIsRefusedBeforeItJoinsEndsSoonWithTheReason) {
   EXPECT_LE(now_ - begin, absl::Seconds(5));
 }
 
-// Another process has its address: it is as if nobody listened there.
+// It may be a proxy that finds nobody behind it yet: it is waited for as long
+// as one that is not there, and the reason is said.
+TEST_F(MemberCoreTest, WhoseConnectionsAreEndedAtOnceTriesOnAndSaysWhy) {
+  std::vector<std::string> log;
+  MemberCore::Effects effects;
+  while (effects.failure.ok() && now_ < absl::UnixEpoch() + absl::Minutes(5)) {
+    member_->OnLink(LinkState::kConnected, now_);
+    member_->OnLink(LinkState::kDropped, now_);
+    effects = Tick();
+    log.insert(log.end(), effects.log.begin(), effects.log.end());
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(effects.failure)) << effects.failure;
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("head:7700 ends each connection at once"));
+  ASSERT_THAT(log, SizeIs(1));
+  EXPECT_THAT(log[0], AllOf(HasSubstr("the same key"), HasSubstr("tries on")));
+}
+
+// Another process has its address.
 TEST_F(MemberCoreTest, ACoordinatorWhoseAddressRefusesIsGone) {
   Join();
   member_->OnLink(LinkState::kUp, now_);
@@ -459,7 +477,7 @@ TEST_F(MemberCoreTest, ACoordinatorWhoseAddressRefusesIsGone) {
   const MemberCore::Effects effects = TickOn();
   EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(effects.failure.message()),
-              HasSubstr("nobody listens there any more"));
+              HasSubstr("what listens there now is none that knows"));
 }
 
 TEST_F(MemberCoreTest, ACoordinatorThatGoesOnIsWelcome) {

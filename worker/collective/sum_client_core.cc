@@ -158,6 +158,7 @@ void SumClientCore::OnMessage(size_t thread, const Message& message,
 
 void SumClientCore::OnLinkState(size_t thread, LinkState state, absl::Time now,
                                 Effects* effects) {
+  if (state == LinkState::kConnected) return;
   absl::Time& gone_since = links_[thread].gone_since;
   gone_since = state == LinkState::kUp ? absl::InfiniteFuture()
                                        : std::min(gone_since, now);

@@ -33,9 +33,8 @@ absl::StatusOr<std::unique_ptr<EarlyGather>> EarlyGather::Connect(
     Place& place = early->places_.emplace_back(Place{.endpoint = endpoint});
     SL_ASSIGN_OR_RETURN(
         place.channel,
-        network.Connect(
-            self, endpoint,
-            {.linger = absl::ZeroDuration(), .watch_link = true}));
+        network.Connect(self, endpoint,
+                        {.linger = absl::ZeroDuration(), .watch_link = true}));
     early->poller_.Add(*place.channel);
   }
   early->poller_.Add(early->waker_);
@@ -48,6 +47,7 @@ absl::StatusOr<bool> EarlyGather::LookAtLinks() {
     SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
                         place.channel->ReceiveLinkState());
     if (!link.has_value()) continue;
+    if (*link == LinkState::kConnected) continue;
     const bool was_up = std::exchange(place.up, *link == LinkState::kUp);
     // Where there are several places another one may follow.
     if (was_up && *link == LinkState::kGone && places_.size() == 1) {

@@ -1,7 +1,10 @@
 #include "common/net/zmq/key_check.h"
 
-#include <algorithm>
+#include <pthread.h>
+#include <signal.h>
+
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -28,7 +31,7 @@ absl::StatusOr<std::unique_ptr<KeyCheck>> KeyCheck::Start(
     socket->set(zmq::sockopt::linger, 0);
     socket->bind(kEndpoint);
     return std::unique_ptr<KeyCheck>(new KeyCheck(std::move(socket), admits));
-  } catch (const zmq::error_t& error) {
+  } catch (const std::exception& error) {  // Also of a thread.
     return absl::UnavailableError(
         absl::StrCat("check the keys of peers: ", error.what()));
   }
@@ -36,11 +39,23 @@ absl::StatusOr<std::unique_ptr<KeyCheck>> KeyCheck::Start(
 
 KeyCheck::KeyCheck(std::unique_ptr<zmq::socket_t> socket,
                    const std::map<PublicKey, Role>& admits)
-    : admits_(admits),
-      socket_(std::move(socket)),
-      thread_(&KeyCheck::Run, this) {}
+    : admits_(admits), socket_(std::move(socket)) {
+  // Signals are for other threads: an answer goes out as a whole.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread(&KeyCheck::Run, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 
 KeyCheck::~KeyCheck() { thread_.join(); }
+
+KeyCheck::Refusals KeyCheck::RefusalsIn(const std::string& domain) const {
+  const MutexLock lock(mutex_);
+  const auto found = refusals_.find(domain);
+  return found == refusals_.end() ? Refusals() : found->second;
+}
 
 std::string KeyCheck::UserIdOf(Role role) { return RoleName(role); }
 
@@ -56,44 +71,55 @@ bool KeyCheck::RoleOf(absl::string_view user_id, Role* role) {
 
 void KeyCheck::Run() {
   while (true) {
-    std::vector<zmq::message_t> request;
     try {
-      do {
-        request.emplace_back();
-        if (!socket_->recv(request.back())) return;
-      } while (request.back().more());
-      std::optional<Role> role;
-      if (request.size() == kKey + 1 &&
-          request[kMechanism].to_string_view() == "CURVE" &&
-          request[kKey].size() == Secret::kBytes) {
-        PublicKey key;
-        std::memcpy(key.data(), request[kKey].data(), key.size());
-        const auto admitted = admits_.find(key);
-        if (admitted != admits_.end()) role = admitted->second;
-      }
-      const std::string user =
-          role.has_value() ? UserIdOf(*role) : std::string();
-      std::vector<zmq::const_buffer> reply = {
-          zmq::str_buffer("1.0"),
-          request.size() > kId ? zmq::const_buffer(request[kId].data(),
-                                                   request[kId].size())
-                               : zmq::const_buffer(),
-          role.has_value() ? zmq::str_buffer("200") : zmq::str_buffer("400"),
-          role.has_value() ? zmq::str_buffer("OK")
-                           : zmq::str_buffer("no key of the job"),
-          zmq::buffer(user),
-          zmq::const_buffer()};
-      for (size_t i = 0; i < reply.size(); ++i) {
-        (void)socket_->send(reply[i], i + 1 < reply.size()
-                                          ? zmq::send_flags::sndmore
-                                          : zmq::send_flags::none);
-      }
+      Answer();
     } catch (const zmq::error_t& error) {
-      // ETERM: the context has been shut down.
-      if (error.num() != EINTR) break;
+      if (error.num() == EINTR) continue;
+      // Without it nobody is let in any more: listeners require it.
+      if (error.num() != ETERM) {
+        std::fprintf(stderr, "the check of keys has ended: %s\n", error.what());
+      }
+      break;
     }
   }
   socket_->close();
+}
+
+void KeyCheck::Answer() {
+  std::vector<zmq::message_t> request;
+  do {
+    request.emplace_back();
+    if (!socket_->recv(request.back())) return;
+  } while (request.back().more());
+  std::optional<Role> role;
+  if (request.size() == kKey + 1 &&
+      request[kMechanism].to_string_view() == "CURVE" &&
+      request[kKey].size() == Secret::kBytes) {
+    PublicKey key;
+    std::memcpy(key.data(), request[kKey].data(), key.size());
+    const auto admitted = admits_.find(key);
+    if (admitted != admits_.end()) role = admitted->second;
+  }
+  if (!role.has_value() && request.size() > kAddress) {
+    const MutexLock lock(mutex_);
+    Refusals& refused = refusals_[request[kDomain].to_string()];
+    ++refused.count;
+    refused.last = request[kAddress].to_string();
+  }
+  const std::string id =
+      request.size() > kId ? request[kId].to_string() : std::string();
+  const std::vector<std::string> reply = {
+      "1.0",
+      id,
+      role.has_value() ? "200" : "400",
+      role.has_value() ? "OK" : "no key of the job",
+      role.has_value() ? UserIdOf(*role) : "",
+      ""};
+  for (size_t i = 0; i < reply.size(); ++i) {
+    (void)socket_->send(zmq::buffer(reply[i]), i + 1 < reply.size()
+                                                   ? zmq::send_flags::sndmore
+                                                   : zmq::send_flags::none);
+  }
 }
 
 }  // namespace slackline

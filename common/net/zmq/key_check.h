@@ -2,6 +2,7 @@
 // of each new connection, by the ZAP protocol (rfc.zeromq.org/spec/27).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/keys/credentials.h"
 #include "common/keys/role.h"
+#include "common/mutex.h"
 
 namespace zmq {
 class context_t;
@@ -30,6 +32,14 @@ class KeyCheck {
   KeyCheck(const KeyCheck&) = delete;
   KeyCheck& operator=(const KeyCheck&) = delete;
 
+  // Those that were refused of the connections to one listener, by the domain
+  // that it has said, and the address of the last one. Any thread.
+  struct Refusals {
+    int64_t count = 0;
+    std::string last = {};
+  };
+  Refusals RefusalsIn(const std::string& domain) const;
+
   // What a message of an admitted peer has as its "User-Id".
   static std::string UserIdOf(Role role);
   // False if it is no such text.
@@ -40,7 +50,11 @@ class KeyCheck {
            const std::map<PublicKey, Role>& admits);
   void Run();
 
+  void Answer();
+
   const std::map<PublicKey, Role> admits_;
+  mutable Mutex mutex_;
+  std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<zmq::socket_t> socket_;  // Of thread_.
   std::thread thread_;
 };

@@ -26,8 +26,17 @@ uint64_t CookieOf(int descriptor) {
   return cookie;
 }
 
-// Bytes that have arrived on a TCP connection.
-std::optional<int64_t> BytesArrived(int descriptor) {
+// What the other end takes back before it is known: a greeting (64), and what
+// proves ours (170). What lets it in is 65 bytes and more.
+constexpr int64_t kAnsweredBeforeKey = 280;
+constexpr int64_t kUnreadBeforeKeyMax = int64_t{64} << 10;
+
+// Bytes of a TCP connection.
+struct Traffic {
+  int64_t arrived = 0;
+  int64_t taken = 0;  // By the other end.
+};
+std::optional<Traffic> TrafficOf(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
@@ -35,7 +44,8 @@ std::optional<int64_t> BytesArrived(int descriptor) {
                  sizeof(info.tcpi_bytes_received)) {
     return std::nullopt;
   }
-  return static_cast<int64_t>(info.tcpi_bytes_received);
+  return Traffic{.arrived = static_cast<int64_t>(info.tcpi_bytes_received),
+                 .taken = static_cast<int64_t>(info.tcpi_bytes_acked)};
 }
 
 // Address and port at the other end.
@@ -57,7 +67,7 @@ std::string NameOf(int descriptor) {
 
 void TcpPeers::OnAccepted(int descriptor) {
   const uint64_t cookie = CookieOf(descriptor);
-  if (cookie == 0 || !BytesArrived(descriptor).has_value()) return;
+  if (cookie == 0 || !TrafficOf(descriptor).has_value()) return;
   peers_[descriptor] = {
       .cookie = cookie, .received = 0, .name = NameOf(descriptor)};
 }
@@ -79,13 +89,16 @@ void TcpPeers::Look(absl::Time now) {
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;
   for (auto& [descriptor, peer] : peers_) {
-    const std::optional<int64_t> arrived = BytesArrived(descriptor);
-    if (!arrived.has_value() || *arrived - peer.received <= unread_bytes_max_ ||
-        CookieOf(descriptor) != peer.cookie) {
-      continue;
-    }
-    last_ended_ = absl::StrCat(peer.name, " with ",
-                               *arrived - peer.received, " bytes unread");
+    const std::optional<Traffic> traffic = TrafficOf(descriptor);
+    if (!traffic.has_value()) continue;
+    const bool unknown = options_.shows_key && peer.received == 0 &&
+                         traffic->taken < kAnsweredBeforeKey;
+    const int64_t unread = traffic->arrived - peer.received;
+    const int64_t unread_max =
+        unknown ? kUnreadBeforeKeyMax : options_.unread_bytes_max;
+    if (unread <= unread_max || CookieOf(descriptor) != peer.cookie) continue;
+    last_ended_ = absl::StrCat(peer.name, " with ", unread, " bytes unread",
+                               unknown ? " before it had shown a key" : "");
     // ZeroMQ owns the descriptor. It reads the end of the connection, drops
     // what it holds of it and closes it, which resets the connection.
     const linger at_once{.l_onoff = 1, .l_linger = 0};

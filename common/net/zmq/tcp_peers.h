@@ -24,8 +24,13 @@ class TcpPeers {
   // Looks this often.
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 
-  explicit TcpPeers(int64_t unread_bytes_max)
-      : unread_bytes_max_(unread_bytes_max) {}
+  struct Options {
+    int64_t unread_bytes_max = 0;
+    // Peers show a key first. One that has not may have no more than a greeting
+    // unread.
+    bool shows_key = false;
+  };
+  explicit TcpPeers(const Options& options) : options_(options) {}
 
   // The connection with this file descriptor begins and ends. One that is no
   // TCP connection is ignored.
@@ -53,7 +58,7 @@ class TcpPeers {
     int64_t received = 0;
     std::string name = {};
   };
-  const int64_t unread_bytes_max_;
+  const Options options_;
   std::unordered_map<int, Peer> peers_;  // By descriptor.
   absl::Time next_look_ = absl::InfinitePast();
   int64_t ended_count_ = 0;

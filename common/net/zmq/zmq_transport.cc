@@ -1,6 +1,7 @@
 #include "common/net/zmq/zmq_transport.h"
 
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 #include <zmq.hpp>
@@ -17,9 +19,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/keys/authority.h"
 #include "common/net/header_codec.h"
 #include "common/net/payload_frames.h"
-#include "common/keys/authority.h"
 #include "common/net/zmq/key_check.h"
 #include "common/net/zmq/tcp_peers.h"
 #include "common/status.h"
@@ -38,6 +40,8 @@ constexpr size_t kKeptTimesMax = 16;
 // In which a connection has to have shown its key, so that those that say
 // nothing do not hold descriptors.
 constexpr absl::Duration kHandshakeMax = absl::Seconds(10);
+// Who ends a connection sooner does not do so because he heard nothing.
+constexpr absl::Duration kDroppedAtOnce = absl::Seconds(5);
 // As many as ZeroMQ allows.
 constexpr int kSocketsMax = 65535;
 
@@ -116,6 +120,23 @@ void TakeIpv6(const std::string& endpoint, zmq::socket_t* socket) {
   if (absl::StartsWith(endpoint, "tcp://["))
     socket->set(zmq::sockopt::ipv6, true);
 }
+
+// Of the payloads of a message, in front of its header frame where connections
+// are encrypted. CURVE proves each frame and their order, not that none was
+// left out; so a header could get the payloads of the next one.
+class PayloadTag {
+ public:
+  static constexpr size_t kBytes = sizeof(uint64_t);
+
+  PayloadTag() { XXH3_64bits_reset(&state_); }
+  void Add(const void* data, size_t bytes) {
+    XXH3_64bits_update(&state_, data, bytes);
+  }
+  uint64_t Digest() const { return XXH3_64bits_digest(&state_); }
+
+ private:
+  XXH3_state_t state_;
+};
 
 using References = absl::InlinedVector<Payload, 1>;
 
@@ -305,12 +326,23 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
                                     Message* message, std::string* fault) {
   absl::Span<const std::byte> rest(static_cast<const std::byte*>(header.data()),
                                    header.size());
+  bool more = header.more();
+  const bool tagged = encrypted_ && more;
+  uint64_t tag = 0;
+  std::optional<PayloadTag> payload_tag;
+  absl::Status status;
+  if (tagged && rest.size() < PayloadTag::kBytes) {
+    status = absl::InvalidArgumentError("a header frame without its tag");
+  } else if (tagged) {
+    std::memcpy(&tag, rest.data(), PayloadTag::kBytes);
+    rest.remove_prefix(PayloadTag::kBytes);
+    payload_tag.emplace();
+  }
   FrameCutter cutter;
-  absl::Status status = cutter.TakeSizes(payloads_max(), &rest);
+  if (status.ok()) status = cutter.TakeSizes(payloads_max(), &rest);
   if (status.ok()) status = ParseHeader(rest, &message->header);
   int64_t bytes = static_cast<int64_t>(rest.size());
   bytes_on_wire_ = BytesOnWire(header.size(), encrypted_);
-  bool more = header.more();
   while (more) {
     zmq::message_t frame;
     SL_ASSIGN_OR_RETURN(const bool received, ReceiveFrame(&frame));
@@ -319,6 +351,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     bytes += static_cast<int64_t>(frame.size());
     bytes_on_wire_ += BytesOnWire(frame.size(), encrypted_);
     if (!status.ok()) continue;  // The rest is only to be taken away.
+    if (payload_tag.has_value()) payload_tag->Add(frame.data(), frame.size());
     const absl::StatusOr<absl::Span<const size_t>> sizes =
         cutter.Cut(frame.size());
     if (message->payloads.size() >= payloads_max()) {
@@ -334,6 +367,11 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     }
   }
   if (status.ok()) status = cutter.End();
+  if (status.ok() && payload_tag.has_value() && payload_tag->Digest() != tag) {
+    status = absl::InvalidArgumentError(
+        "its payloads are not those of its header: frames were left out under "
+        "way");
+  }
   if (!status.ok()) *fault = std::string(status.message());
   return absl::OkStatus();
 }
@@ -371,8 +409,18 @@ absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
     runs.push_back(FirstRun(payloads.subspan(i)));
   const size_t sizes =
       runs.size() < payloads.size() ? PayloadSizesBytes(payloads.size()) : 0;
-  zmq::message_t header(sizes + HeaderBytes(message.header));
-  auto* const out = static_cast<std::byte*>(header.data());
+  const size_t tag_bytes =
+      encrypted_ && !payloads.empty() ? PayloadTag::kBytes : 0;
+  zmq::message_t header(tag_bytes + sizes + HeaderBytes(message.header));
+  auto* out = static_cast<std::byte*>(header.data());
+  if (tag_bytes > 0) {
+    PayloadTag tag;
+    for (const Payload& payload : payloads)
+      tag.Add(payload.data(), payload.size());
+    const uint64_t digest = tag.Digest();
+    std::memcpy(out, &digest, tag_bytes);
+    out += tag_bytes;
+  }
   if (sizes > 0) WritePayloadSizes(payloads, out);
   SerializeHeader(message.header, out + sizes);
   SL_ASSIGN_OR_RETURN(bool sent, first ? SendFirstFrame(header, !runs.empty())
@@ -418,8 +466,13 @@ void EndMonitor(zmq::socket_t& socket) {
   (void)zmq_socket_monitor(socket.handle(), nullptr, 0);
 }
 
-// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL, at a listener with a key.
-std::string WhyProtocolFailed(uint32_t value) {
+// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL.
+std::string WhyProtocolFailed(uint32_t value, bool has_keys) {
+  if (!has_keys) {
+    return value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+               ? "it has a key, and this process has insecure: true"
+               : "it does not speak ZeroMQ";
+  }
   switch (value) {
     case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
       return "it has no key";
@@ -454,9 +507,10 @@ absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
 class ZmqListener : public Listener {
  public:
   // Without credentials everybody is heard.
-  ZmqListener(zmq::context_t& context, const std::string& monitor_endpoint,
+  // `suffix` is its own in this process. With credentials `key_check` is there.
+  ZmqListener(zmq::context_t& context, const std::string& suffix,
               const std::optional<Credentials>& credentials,
-              const ChannelOptions& options);
+              const KeyCheck* key_check, const ChannelOptions& options);
   ~ZmqListener() override {
     if (monitor_.has_value()) EndMonitor(socket_.raw());
   }
@@ -482,8 +536,12 @@ class ZmqListener : public Listener {
   ZmqSocket socket_;
   zmq::context_t& context_;
   const bool has_keys_;
-  // What was wrong with the connection that ends next; empty: nothing.
+  const KeyCheck* const key_check_;
+  const std::string domain_;  // Of this listener's peers, to the key check.
+  // Of the connection that ends next: what was wrong with it, or that it has
+  // not shown a key.
   std::string why_ends_;
+  bool ends_silent_ = false;
   const std::string monitor_endpoint_;
   std::optional<ZmqSocket> monitor_;  // Of socket_; from Bind() to tcp on.
   TcpPeers tcp_peers_;
@@ -493,15 +551,18 @@ class ZmqListener : public Listener {
   std::map<PeerId, std::string> older_routes_;
 };
 
-ZmqListener::ZmqListener(zmq::context_t& context,
-                         const std::string& monitor_endpoint,
+ZmqListener::ZmqListener(zmq::context_t& context, const std::string& suffix,
                          const std::optional<Credentials>& credentials,
+                         const KeyCheck* key_check,
                          const ChannelOptions& options)
     : socket_(context, ZMQ_ROUTER, options),
       context_(context),
       has_keys_(credentials.has_value()),
-      monitor_endpoint_(monitor_endpoint),
-      tcp_peers_(options.unread_bytes_max) {
+      key_check_(key_check),
+      domain_(suffix),
+      monitor_endpoint_(absl::StrCat("inproc://connections-", suffix)),
+      tcp_peers_({.unread_bytes_max = options.unread_bytes_max,
+                  .shows_key = credentials.has_value()}) {
   zmq::socket_t& router = socket_.raw();
   // A send to nobody is an error, not silence; and a peer that has come back
   // replaces its old connection, which may not have ended here yet.
@@ -514,7 +575,12 @@ ZmqListener::ZmqListener(zmq::context_t& context,
   router.set(zmq::sockopt::rcvhwm, 0);
   router.set(zmq::sockopt::maxmsgsize,
              std::min(options.message_bytes_max, options.unread_bytes_max));
-  if (has_keys_) socket_.ListenWith(*credentials);
+  if (has_keys_) {
+    socket_.ListenWith(*credentials);
+    // Without it ZeroMQ lets everybody in when nobody checks keys.
+    router.set(zmq::sockopt::zap_domain, domain_);
+    router.set(zmq::sockopt::zap_enforce_domain, true);
+  }
   router.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshakeMax));
   // Who may use ipc could as well kill this process.
   const uid_t self = geteuid();
@@ -526,6 +592,14 @@ ZmqListener::ZmqListener(zmq::context_t& context,
 
 ChannelCounts ZmqListener::counts() const {
   ChannelCounts counts = counts_;
+  if (key_check_ != nullptr) {
+    const KeyCheck::Refusals refused = key_check_->RefusalsIn(domain_);
+    counts.refused += refused.count;
+    if (refused.count > 0 && counts_.refused == 0) {
+      counts.last_refused = absl::StrCat(
+          refused.last, ": it has a key of its own that is none of this job");
+    }
+  }
   counts.malformed += tcp_peers_.ended_count();
   counts.overruns += tcp_peers_.ended_count();
   counts.last_overrun = tcp_peers_.last_ended();
@@ -555,24 +629,27 @@ absl::Status ZmqListener::ReceiveConnections() {
       case ZMQ_EVENT_ACCEPTED:
         tcp_peers_.OnAccepted(static_cast<int>(event->value));
         break;
-      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        why_ends_ = "it has a key of its own that is none of this job";
-        break;
+      // The end of the connection follows at once.
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        why_ends_ = WhyProtocolFailed(event->value);
+        why_ends_ = WhyProtocolFailed(event->value, has_keys_);
         break;
       // Who has no key ends the connection when he sees that he needs one; who
-      // says nothing is ended.
+      // only looks whether somebody listens does, too; who says nothing is
+      // ended.
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        why_ends_ = "it has shown no key";
+        ends_silent_ = true;
         break;
       default: {
         const std::string who =
             tcp_peers_.OnEnded(static_cast<int>(event->value));
-        if (!why_ends_.empty() && has_keys_) {
+        const std::string why = std::exchange(why_ends_, "");
+        const bool silent = std::exchange(ends_silent_, false);
+        if (!why.empty()) {
           ++counts_.refused;
-          counts_.last_refused =
-              absl::StrCat(who, ": ", std::exchange(why_ends_, ""));
+          counts_.last_refused = absl::StrCat(who, ": ", why);
+        } else if (silent && has_keys_) {
+          ++counts_.silent;
+          counts_.last_silent = who;
         }
         break;
       }
@@ -591,9 +668,9 @@ std::string ZmqListener::WhyRefused(zmq::message_t& id,
       MayBe(role, incoming.from.kind)
           ? WhyNotSay(role, incoming.message.header)
           : absl::StrCat("may not be ", incoming.from.ToString());
-  return why.empty() ? ""
-                     : absl::StrCat("who has the key of a ", RoleName(role),
-                                    " ", why);
+  return why.empty()
+             ? ""
+             : absl::StrCat("who has the key of a ", RoleName(role), " ", why);
 }
 
 absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
@@ -604,7 +681,6 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
       monitor_->raw().set(zmq::sockopt::rcvhwm, 0);
       Monitor(socket_.raw(), monitor_endpoint_,
               ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
-                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                   ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                   ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
               monitor_->raw());
@@ -745,6 +821,7 @@ class LinkMonitor {
   ZmqSocket socket_;
   const absl::Duration attempt_max_;
   absl::Time attempt_at_ = absl::InfinitePast();  // The last one began.
+  absl::Time connected_at_ = absl::InfinitePast();
 };
 
 class ZmqChannel : public Channel {
@@ -840,8 +917,9 @@ LinkMonitor::LinkMonitor(zmq::context_t& context, ZmqSocket& dealer,
                          absl::Duration attempt_max)
     : socket_(context, ZMQ_PAIR, dealer.options()), attempt_max_(attempt_max) {
   Monitor(dealer.raw(), endpoint,
-          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_DELAYED |
-              ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+          ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+              ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED |
+              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
           socket_.raw());
@@ -855,15 +933,20 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
     if (!event.has_value()) return state;
     const absl::Time now = MonotonicNow();
     switch (event->kind) {
+      case ZMQ_EVENT_CONNECTED:
+        state = LinkState::kConnected;
+        connected_at_ = now;
+        break;
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         state = LinkState::kUp;
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      // A process that just dies looks like this, too; then the next attempt
-      // says so.
-      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         state = LinkState::kRefused;
+        break;
+      // After a while: nobody has spoken, as of a process that is stopped.
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        if (now - connected_at_ < kDroppedAtOnce) state = LinkState::kDropped;
         break;
       case ZMQ_EVENT_CONNECT_DELAYED:
         attempt_at_ = now;
@@ -886,7 +969,8 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
 }  // namespace
 
 ZmqTransport::ZmqTransport(const Options& options)
-    : credentials_(options.credentials),
+    : process_(getpid()),
+      credentials_(options.credentials),
       context_(std::make_unique<zmq::context_t>(options.io_threads)),
       token_(RandomNumber()) {
   // By default a process has 1023, and a shard thread takes a few.
@@ -894,17 +978,43 @@ ZmqTransport::ZmqTransport(const Options& options)
 }
 
 ZmqTransport::~ZmqTransport() {
+  // Threads do not go along to a child: nobody would answer.
+  if (getpid() != process_) {
+    (void)key_check_.release();
+    (void)context_.release();
+    return;
+  }
   // Ends the thread of the key check, which the context would wait for.
   context_->shutdown();
 }
 
-absl::Status ZmqTransport::BeginKeyCheck() {
-  const MutexLock lock(key_check_mutex_);
-  if (!credentials_.has_value() || key_check_ != nullptr)
+absl::Status ZmqTransport::CheckCurve() const {
+  if (!credentials_.has_value()) return absl::OkStatus();
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  zmq_version(&major, &minor, &patch);
+  // Before 4.3.2 what an unauthenticated peer sends can overrun the stack
+  // (CVE-2019-13132).
+  if (zmq_has("curve") == 1 &&
+      std::make_tuple(major, minor, patch) >= std::make_tuple(4, 3, 2)) {
     return absl::OkStatus();
-  SL_ASSIGN_OR_RETURN(key_check_,
-                      KeyCheck::Start(*context_, credentials_->admits));
-  return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "libzmq ", major, ".", minor, ".", patch,
+      zmq_has("curve") == 1 ? "" : ", built without libsodium,",
+      " cannot encrypt: 4.3.2 or newer with CURVE is needed, as distributions "
+      "have it; insecure: true does without"));
+}
+
+absl::StatusOr<const KeyCheck*> ZmqTransport::BeginKeyCheck() {
+  SL_RETURN_IF_ERROR(CheckCurve());
+  const MutexLock lock(key_check_mutex_);
+  if (credentials_.has_value() && key_check_ == nullptr) {
+    SL_ASSIGN_OR_RETURN(key_check_,
+                        KeyCheck::Start(*context_, credentials_->admits));
+  }
+  return key_check_.get();
 }
 
 std::string ZmqTransport::UniqueSuffix() {
@@ -917,12 +1027,10 @@ std::string ZmqTransport::UniqueSuffix() {
 absl::StatusOr<std::unique_ptr<Listener>> ZmqTransport::Listen(
     const ChannelOptions& options) {
   SL_RETURN_IF_ERROR(CheckChannelOptions(options));
-  const std::string monitor =
-      absl::StrCat("inproc://connections-", UniqueSuffix());
-  SL_RETURN_IF_ERROR(BeginKeyCheck());
+  SL_ASSIGN_OR_RETURN(const KeyCheck* const key_check, BeginKeyCheck());
   try {
-    return std::make_unique<ZmqListener>(*context_, monitor, credentials_,
-                                         options);
+    return std::make_unique<ZmqListener>(*context_, UniqueSuffix(),
+                                         credentials_, key_check, options);
   } catch (const zmq::error_t& error) {
     return CallFailed("create a ROUTER socket",
                       error.num() == EMFILE ? kFilesHint : "", error);
@@ -933,6 +1041,7 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
     const PeerId& self, const std::string& endpoint,
     const ChannelOptions& options) {
   SL_RETURN_IF_ERROR(CheckChannelOptions(options));
+  SL_RETURN_IF_ERROR(CheckCurve());
   const std::string suffix = UniqueSuffix();
   try {
     return std::make_unique<ZmqChannel>(

@@ -19,6 +19,8 @@
 // Only files of this folder (and the raw half of benchmarks) include zmq.hpp.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +43,8 @@ namespace slackline {
 inline constexpr size_t kZeroCopyBytes = 2048;
 
 // Holds the I/O threads of a process. The destructor waits until they have sent
-// what they hold, at most their linger.
+// what they hold, at most their linger; in a child of the process that made it
+// it does nothing.
 class KeyCheck;
 
 class ZmqTransport : public Transport {
@@ -70,10 +73,14 @@ class ZmqTransport : public Transport {
   std::string UniqueSuffix();
 
   // Lets nobody in without a key, from the first listener on.
-  absl::Status BeginKeyCheck();
+  // nullptr without credentials.
+  absl::StatusOr<const KeyCheck*> BeginKeyCheck();
+  // FailedPrecondition: there are credentials, and this libzmq has no CURVE.
+  absl::Status CheckCurve() const;
 
+  const pid_t process_;
   const std::optional<Credentials> credentials_;
-  const std::unique_ptr<zmq::context_t> context_;
+  std::unique_ptr<zmq::context_t> context_;
   Mutex key_check_mutex_;
   std::unique_ptr<KeyCheck> key_check_ ABSL_GUARDED_BY(key_check_mutex_);
   const uint64_t token_;  // Random.

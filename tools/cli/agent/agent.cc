@@ -140,7 +140,7 @@ class Agent {
     }
     if (terminated_) AwaitProcesses();
     EndAll();
-    for (const std::string& file : key_files_) unlink(file.c_str());
+    key_files_.clear();
     return kExitDone;
   }
 
@@ -327,12 +327,10 @@ class Agent {
   absl::Status TakeKey(const char* name, const std::string& text) {
     if (text.empty()) return absl::OkStatus();
     SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
-    const std::string file = absl::StrCat(run_folder_, "/", name);
-    unlink(file.c_str());
-    const absl::Status written = WriteKeyFile(file, key);
-    // By an agent of another host that has this folder, too.
-    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
-    key_files_.push_back(file);
+    SL_ASSIGN_OR_RETURN(
+        TemporaryKeyFile file,
+        TemporaryKeyFile::Write(absl::StrCat(run_folder_, "/", name), key));
+    key_files_.push_back(std::move(file));
     return absl::OkStatus();
   }
 
@@ -512,7 +510,7 @@ class Agent {
   absl::Time hang_up_at_ = absl::InfiniteFuture();
   const std::string host_name_ = OwnHostName();
   std::string run_folder_;
-  std::vector<std::string> key_files_;  // That this agent has written.
+  std::vector<TemporaryKeyFile> key_files_;
   std::string mark_;  // A file of this agent; empty: none.
   // None: the run's folder is shared.
   std::optional<ChangedFiles> files_;

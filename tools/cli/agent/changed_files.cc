@@ -45,8 +45,8 @@ bool IsSentName(const std::string& name) {
          last.find('\0') == absl::string_view::npos && IsUtf8(last) &&
          !absl::StrContains(last, ".partial-") &&
          !absl::StartsWith(last, "coordinator.state") &&
-         name != "cluster.textproto" && name != "job.key" &&
-         name != "worker.key";
+         name != "cluster.textproto" && !absl::StartsWith(last, "job.key") &&
+         !absl::StartsWith(last, "worker.key");
 }
 
 ChangedFiles::ChangedFiles(std::string folder, bool all)

@@ -45,17 +45,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = 0,
                     .instance = RandomInstance()};
-  ChannelOptions options = {.linger = absl::ZeroDuration(),
-                            .watch_link = true};
+  ChannelOptions options = {.linger = absl::ZeroDuration(), .watch_link = true};
   if (endpoints.size() == 1) {
     client->answers_at_ = 0;
   } else {
     options.send_queue_max = kUntakenMax;
   }
   for (const std::string& endpoint : endpoints) {
-    SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
-                        client->transports_.network().Connect(self, endpoint,
-                                                              options));
+    SL_ASSIGN_OR_RETURN(
+        std::unique_ptr<Channel> channel,
+        client->transports_.network().Connect(self, endpoint, options));
     client->poller_.Add(*channel);
     client->places_.push_back(
         {.endpoint = endpoint, .channel = std::move(channel)});
@@ -88,7 +87,8 @@ CoordinatorClient::ReceiveMessage() {
   for (size_t i = 0; i < places_.size(); ++i) {
     SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
                         places_[i].channel->ReceiveLinkState());
-    if (link.has_value()) places_[i].link = *link;
+    if (link.has_value() && *link != LinkState::kConnected)
+      places_[i].link = *link;
     SL_ASSIGN_OR_RETURN(std::optional<Message> message,
                         places_[i].channel->Receive());
     if (message.has_value())
@@ -120,7 +120,8 @@ std::string CoordinatorClient::PlacesText() const {
 std::string CoordinatorClient::RefusalsText() const {
   std::string text;
   for (const Place& place : places_) {
-    if (place.link != LinkState::kRefused) continue;
+    if (place.link != LinkState::kRefused && place.link != LinkState::kDropped)
+      continue;
     absl::StrAppend(
         &text, "; what listens at ", place.endpoint,
         has_key_ ? " has another key than this program, or none: name that of "
@@ -214,10 +215,9 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
     }
     if (answers_at_ != asked_at) repeat_at = absl::InfinitePast();
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("no coordinator answered at ", PlacesText(), " within ",
-                   absl::ToInt64Milliseconds(wait_max), " ms", others_,
-                   RefusalsText()));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "no coordinator answered at ", PlacesText(), " within ",
+      absl::ToInt64Milliseconds(wait_max), " ms", others_, RefusalsText()));
 }
 
 absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(

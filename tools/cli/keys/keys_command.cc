@@ -1,7 +1,5 @@
 #include "tools/cli/keys/keys_command.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,13 +34,14 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
         "this user has no home, where its key would be; name a file with "
         "--key");
   }
-  if (options.force) unlink(file.c_str());
-  const absl::Status written = WriteKeyFile(file, NewUserKey());
+  const absl::Status written =
+      WriteKeyFile(file, NewUserKey(), /*replace=*/options.force);
   if (absl::IsAlreadyExists(written)) {
     SL_RETURN_IF_ERROR(ReadKeyFile(file).status());
     return absl::StrCat(
-        file, " is there already, and is left as it is (--force makes a new "
-              "one: jobs that run go on with the old one, and need it)\n");
+        file,
+        " is there already, and is left as it is (--force makes a new "
+        "one: jobs that run go on with the old one, and need it)\n");
   }
   SL_RETURN_IF_ERROR(written);
   if (!options.file.empty()) {
@@ -61,10 +60,11 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
 absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
   const absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(ClusterFileOf(options.config));
-  if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
+  if (!config.ok())
+    return absl::InvalidArgumentError(config.status().message());
   if (config->insecure()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        options.config, ": insecure: true: the job has no key"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.config, ": insecure: true: the job has no key"));
   }
   const std::string given = KeyFileOf(options.key, options.config);
   const KeyPlace place = KeyPlaceHere(given);

@@ -139,10 +139,12 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
       LoadJobConfig(options.config_path, options.overrides);
   if (!config.ok()) return refuse(config.status().message());
   SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(*config));
-  SL_ASSIGN_OR_RETURN(const std::optional<keys::Key> key,
-                      KeyOfRun(*config, KeyPlaceHere(options.key)));
+  SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
+                      MakeKeyOfRun(*config, KeyPlaceHere(options.key)));
+  std::optional<keys::Key> of_job;
+  if (key.has_value()) of_job = key->key;
   const absl::StatusOr<std::string> manifests =
-      KubernetesManifests({.config = *config, .name = name, .key = key});
+      KubernetesManifests({.config = *config, .name = name, .key = of_job});
   if (!manifests.ok()) return refuse(manifests.status().message());
   const config::Kubernetes& kubernetes = config->launch().kubernetes();
   display->Print(absl::StrCat(JobText(*config), ": JobSet ", name));
@@ -162,9 +164,9 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
                                         : "/data"));
   }
   if (key.has_value() && !kubernetes.has_secret()) {
-    display->Print(absl::StrCat(
-        "the manifests have the key of the job, in the Secret ", name,
-        "-keys: whoever reads them can take part in it"));
+    display->Print(
+        absl::StrCat("the manifests have the key of the job, in the Secret ",
+                     name, "-keys: whoever reads them can take part in it"));
   }
   if (options.dry_run || options.print_script) {
     std::fwrite(manifests->data(), 1, manifests->size(), stdout);

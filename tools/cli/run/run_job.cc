@@ -104,9 +104,15 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
          ToText(config)});
   };
   SL_RETURN_IF_ERROR(write_config());
-  SL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<RunKey> key,
-      RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunKey> key,
+                      RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+  if (config.insecure()) {
+    display->Print(
+        "warning: insecure: true: nothing on the wire is encrypted, and "
+        "whoever "
+        "reaches the ports of this job can read, change and stop it");
+  }
+  if (!key->note().empty()) display->Print(key->note());
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
