@@ -146,10 +146,9 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
                         LoadWorker::Start(cluster->transports_->all(), config,
                                           options.load, rank, cluster->limit_));
   }
-  SL_ASSIGN_OR_RETURN(
-      cluster->coordinator_,
-      CoordinatorClient::Connect(CoordinatorEndpoints(config), config.job(),
-                                 orders));
+  SL_ASSIGN_OR_RETURN(cluster->coordinator_,
+                      CoordinatorClient::Connect(CoordinatorEndpoints(config),
+                                                 config.job(), orders));
   while (true) {
     SL_ASSIGN_OR_RETURN(const wire::StatusReply status,
                         cluster->coordinator_->GetStatus(kWaitMax));

@@ -8,8 +8,8 @@
 #include "benchmarks/push_pull.h"
 #include "benchmarks/push_pull_bytes.h"
 #include "benchmarks/report.h"
-#include "common/net/host_id.h"
 #include "common/keys/credentials.h"
+#include "common/net/host_id.h"
 #include "common/status.h"
 
 namespace slackline::bench {

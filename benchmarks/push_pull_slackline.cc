@@ -81,10 +81,9 @@ class SlacklineWorker : public PushPullWorker {
     *join.add_table() = TableOf(setup);
     join.set_steps_total(kManySteps);
     join.set_steps_per_epoch(kManySteps);
-    SL_ASSIGN_OR_RETURN(
-        created->worker_,
-        StepWorker::Start(created->transports_.all(),
-                          created->transports_.all(), options));
+    SL_ASSIGN_OR_RETURN(created->worker_,
+                        StepWorker::Start(created->transports_.all(),
+                                          created->transports_.all(), options));
     SL_RETURN_IF_ERROR(created->worker_->Pull().status());
     return created;
   }

@@ -29,7 +29,7 @@ struct Credentials {
   Role role = Role::kReader;
   Secret own;  // Of the role's key pair.
   PublicKey server{};
-  PublicKey worker{};  // Of workers, where they listen.
+  PublicKey worker{};                         // Of workers, where they listen.
   std::optional<Secret> ring = std::nullopt;  // Not operators and readers.
   // Whom a listener of this process lets in.
   std::map<PublicKey, Role> admits = {};

@@ -4,7 +4,7 @@
 namespace slackline {
 
 enum class Role {
-  kServer,    // Also the coordinator, which any server may become.
+  kServer,  // Also the coordinator, which any server may become.
   kWorker,
   kOperator,  // `slackline` the tool: orders, and takes no part.
   kReader,    // Looks.

@@ -22,11 +22,11 @@ void LinkTrial::End() {
 void LinkTrial::Try(const Key& key, const std::string& endpoint,
                     Role listener) {
   std::unique_ptr<Channel>& channel = trying_[key];
-  absl::StatusOr<std::unique_ptr<Channel>> made = transport_.Connect(
-      self_, endpoint,
-      {.linger = absl::ZeroDuration(),
-       .watch_link = true,
-       .listener = listener});
+  absl::StatusOr<std::unique_ptr<Channel>> made =
+      transport_.Connect(self_, endpoint,
+                         {.linger = absl::ZeroDuration(),
+                          .watch_link = true,
+                          .listener = listener});
   if (!made.ok()) return;
   channel = *std::move(made);
   poller_.Add(*channel);

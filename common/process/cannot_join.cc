@@ -80,8 +80,8 @@ class LastWord {
 
 }  // namespace
 
-void TellCannotJoin(Transport& network, wire::JoinRequest::Role role,
-                    int index, const std::string& host,
+void TellCannotJoin(Transport& network, wire::JoinRequest::Role role, int index,
+                    const std::string& host,
                     const config::ClusterConfig& config,
                     const absl::Status& why) {
   wire::Call call;

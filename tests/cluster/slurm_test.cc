@@ -75,10 +75,9 @@ class SlurmTest : public JobTest {
   // A config as examples have it, whose only host is this machine.
   std::string Config(const std::string& name, const SmallJobOptions& options,
                      const std::string& more = "") {
-    return Write(
-        absl::StrCat(name, ".textproto"),
-        absl::StrCat(SmallJob(options),
-                     "launch { bin_dir: \"", Path("bin"), "\" }\n", more));
+    return Write(absl::StrCat(name, ".textproto"),
+                 absl::StrCat(SmallJob(options), "launch { bin_dir: \"",
+                              Path("bin"), "\" }\n", more));
   }
 
   // Takes a whole node, from whoever has it. The id of the job that does.
@@ -292,13 +291,13 @@ TEST_F(SlurmTest, APreemptedJobGoesOnAndEndsWithTheSameModel) {
   const std::string train =
       absl::StrCat("epochs: ", 3 * (preemptions + 1), " seed: 1");
   Run("here", Write("here.textproto", SmallJob({.train = train})));
-  const std::string config = Write(
-      "job.textproto",
-      absl::StrCat(absl::StrReplaceAll(
-                       SmallJob({.train = train}),
-                       {{"count: 4", "count: 4 conditions { step_ms: 10 }"}}),
-                   "checkpoint {}\nlaunch { bin_dir: \"",
-                   Path("bin"), "\" }\n"));
+  const std::string config =
+      Write("job.textproto",
+            absl::StrCat(
+                absl::StrReplaceAll(
+                    SmallJob({.train = train}),
+                    {{"count: 4", "count: 4 conditions { step_ms: 10 }"}}),
+                "checkpoint {}\nlaunch { bin_dir: \"", Path("bin"), "\" }\n"));
   const std::unique_ptr<Process> run =
       StartOutside("run", config, {"--nodes=2", "--requeue"});
   const std::string cluster_file = Path("run/cluster.textproto");
@@ -345,8 +344,7 @@ TEST_F(SlurmTest, ANodeThatDiesWithAServerCostsNothingWithReplicas) {
       absl::StrCat(absl::StrReplaceAll(
                        SmallJob(options),
                        {{"count: 4", "count: 4 conditions { step_ms: 10 }"}}),
-                   "replicas: 1\nlaunch { bin_dir: \"",
-                   Path("bin"), "\" }\n"));
+                   "replicas: 1\nlaunch { bin_dir: \"", Path("bin"), "\" }\n"));
   const std::unique_ptr<Process> run =
       StartOutside("run", config,
                    {absl::StrCat("--hosts=", SlurmDaemons::kFirst, ":4,",

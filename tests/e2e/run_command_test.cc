@@ -119,8 +119,7 @@ TEST_F(RunCommand, MembersListenElsewhereThanOthersAreTold) {
       absl::StrCat(
           absl::StrReplaceAll(
               SmallJob({.workers = 1}),
-              {{"server { host",
-                "server { listen: \"0.0.0.0\" host"},
+              {{"server { host", "server { listen: \"0.0.0.0\" host"},
                {"worker { host: \"127.0.0.1\" count: 1 }",
                 absl::StrReplaceAll(workers, {{"count: ", "count: 1 } "}})},
                {"limits {", "limits { transport: TCP"}}),

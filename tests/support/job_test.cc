@@ -168,11 +168,11 @@ std::optional<wire::StatusReply> JobTest::AwaitStatus(
   const auto config = LoadJobConfig(cluster_file);
   SL_CHECK(config.ok(), config.status().ToString());
   // That of the run, or of whoever started its processes by hand.
-  const auto credentials = KeyOfJob(
-      "", fs::path(cluster_file).parent_path().string(), *config);
+  const auto credentials =
+      KeyOfJob("", fs::path(cluster_file).parent_path().string(), *config);
   SL_CHECK(credentials.ok(), credentials.status().ToString());
-  const auto client = CoordinatorClient::Connect(
-      CoordinatorEndpoints(*config), config->job(), *credentials);
+  const auto client = CoordinatorClient::Connect(CoordinatorEndpoints(*config),
+                                                 config->job(), *credentials);
   SL_CHECK(client.ok(), client.status().ToString());
   absl::StatusOr<wire::StatusReply> status;
   std::optional<wire::StatusReply> accepted;

@@ -46,7 +46,8 @@ TEST(SecretTest, TextIsReadBack) {
 // Python's hashlib: blake2b(b"a", digest_size=32, key=bytes([1, 2, 3] + [0] *
 // 29)).
 TEST(SecretTest, DerivesAsBlake2b) {
-  EXPECT_EQ(kUser.Derive("a").ToHex(), "fc9564cd1392a67467f14bb4b8f52dbb0d702f4538af7305e01c59ad37d8d7c0");
+  EXPECT_EQ(kUser.Derive("a").ToHex(),
+            "fc9564cd1392a67467f14bb4b8f52dbb0d702f4538af7305e01c59ad37d8d7c0");
   EXPECT_NE(kUser.Derive("a").bytes(), kUser.Derive("b").bytes());
 }
 
@@ -90,11 +91,11 @@ TEST(CredentialsTest, ServersAdmitAllRolesAndWorkersThoseThatConnectToThem) {
 class KeyFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              absl::StrCat("keys-", getpid(), "-",
-                           ::testing::UnitTest::GetInstance()
-                               ->current_test_info()
-                               ->name());
+    folder_ =
+        fs::path(::testing::TempDir()) /
+        absl::StrCat(
+            "keys-", getpid(), "-",
+            ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(folder_);
     file_ = (folder_ / "slackline" / "key").string();
   }
@@ -130,9 +131,8 @@ TEST_F(KeyFileTest, ThatManyMakeAtOnceIsOne) {
   std::vector<std::string> secrets(16);
   std::vector<std::thread> threads;
   for (std::string& secret : secrets) {
-    threads.emplace_back([this, &secret] {
-      secret = Must(ReadOrMakeUserKey(file_)).secret();
-    });
+    threads.emplace_back(
+        [this, &secret] { secret = Must(ReadOrMakeUserKey(file_)).secret(); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(std::set<std::string>(secrets.begin(), secrets.end()).size(), 1u);
@@ -159,9 +159,8 @@ TEST_F(KeyFileTest, ThatIsNoneSaysWhatIsWrong) {
     std::string text;
     std::string says;
   };
-  const std::string role =
-      absl::StrCat("secret: \"", hex, "\" server: \"", hex, "\" worker: \"",
-                   hex, "\" ");
+  const std::string role = absl::StrCat("secret: \"", hex, "\" server: \"", hex,
+                                        "\" worker: \"", hex, "\" ");
   for (const Case& wrong : std::vector<Case>{
            {"", "secret: is missing; 64 hexadecimal digits are required"},
            {"secret: \"12\"", "secret: is no 64 hexadecimal digits"},

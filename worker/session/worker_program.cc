@@ -116,32 +116,30 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
            [](const config::ClusterConfig& config) {
              return static_cast<int>(WorkerProcesses(config).size());
            },
-       .run =
-           [&](const MemberFlags& flags, const config::ClusterConfig& config,
-               const TimeSource& time) -> absl::Status {
-             const absl::StatusOr<std::unique_ptr<HealthPage>> health =
-                 HealthPage::Start(config, {.is_server = false,
-                                            .index = flags.index,
-                                            .port_given = flags.health_port,
-                                            .time = time});
-             SL_ASSIGN_OR_RETURN(
-                 const std::optional<Credentials> credentials,
-                 CredentialsHere(config, Role::kWorker, flags.key));
-             WorkerPlace place(flags, config, time,
-                               health.ok() && *health != nullptr
-                                   ? (*health)->board()
-                                   : nullptr,
-                               credentials);
-             WarnOfAnotherHost(place.self());
-             const absl::Status worked =
-                 health.ok() ? program.run(place) : health.status();
-             // A worker that was interrupted ends at once.
-             if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
-               TellCannotJoin(place.transports().network(), wire::JoinRequest::WORKER, flags.index,
-                              place.self().host, config, worked);
-             }
-             return worked;
-           }},
+       .run = [&](const MemberFlags& flags, const config::ClusterConfig& config,
+                  const TimeSource& time) -> absl::Status {
+         const absl::StatusOr<std::unique_ptr<HealthPage>> health =
+             HealthPage::Start(config, {.is_server = false,
+                                        .index = flags.index,
+                                        .port_given = flags.health_port,
+                                        .time = time});
+         SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
+                             CredentialsHere(config, Role::kWorker, flags.key));
+         WorkerPlace place(
+             flags, config, time,
+             health.ok() && *health != nullptr ? (*health)->board() : nullptr,
+             credentials);
+         WarnOfAnotherHost(place.self());
+         const absl::Status worked =
+             health.ok() ? program.run(place) : health.status();
+         // A worker that was interrupted ends at once.
+         if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
+           TellCannotJoin(place.transports().network(),
+                          wire::JoinRequest::WORKER, flags.index,
+                          place.self().host, config, worked);
+         }
+         return worked;
+       }},
       argc, argv);
 }
 

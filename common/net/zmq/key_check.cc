@@ -75,7 +75,7 @@ void KeyCheck::Run() {
       Answer();
     } catch (const zmq::error_t& error) {
       if (error.num() == EINTR) continue;
-      // Without it nobody is let in any more: listeners require it.
+      alive_.store(false, std::memory_order_release);
       if (error.num() != ETERM) {
         std::fprintf(stderr, "the check of keys has ended: %s\n", error.what());
       }

@@ -2,6 +2,7 @@
 // of each new connection, by the ZAP protocol (rfc.zeromq.org/spec/27).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -32,6 +33,9 @@ class KeyCheck {
   KeyCheck(const KeyCheck&) = delete;
   KeyCheck& operator=(const KeyCheck&) = delete;
 
+  // Whether it answers. Any thread.
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+
   // Those that were refused of the connections to one listener, by the domain
   // that it has said, and the address of the last one. Any thread.
   struct Refusals {
@@ -53,6 +57,7 @@ class KeyCheck {
   void Answer();
 
   const std::map<PublicKey, Role> admits_;
+  std::atomic<bool> alive_{true};
   mutable Mutex mutex_;
   std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<zmq::socket_t> socket_;  // Of thread_.

@@ -128,14 +128,15 @@ class PayloadTag {
  public:
   static constexpr size_t kBytes = sizeof(uint64_t);
 
-  PayloadTag() { XXH3_64bits_reset(&state_); }
+  PayloadTag() : state_(XXH3_createState(), &XXH3_freeState) {}
+  void Begin() { XXH3_64bits_reset(state_.get()); }
   void Add(const void* data, size_t bytes) {
-    XXH3_64bits_update(&state_, data, bytes);
+    if (bytes > 0) XXH3_64bits_update(state_.get(), data, bytes);
   }
-  uint64_t Digest() const { return XXH3_64bits_digest(&state_); }
+  uint64_t Digest() const { return XXH3_64bits_digest(state_.get()); }
 
  private:
-  XXH3_state_t state_;
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 
 using References = absl::InlinedVector<Payload, 1>;
@@ -241,6 +242,7 @@ class ZmqSocket {
   const ChannelOptions options_;
   zmq::socket_t socket_;
   bool encrypted_ = false;
+  std::unique_ptr<PayloadTag> tag_;  // If it is.
   // The last call was a receive that found nothing: every message since then
   // shows in the file descriptor.
   bool drained_ = false;
@@ -282,6 +284,7 @@ void ZmqSocket::ConnectWith(const Credentials& credentials) {
   socket_.set(zmq::sockopt::curve_secretkey,
               KeyBuffer(credentials.own.bytes()));
   encrypted_ = true;
+  tag_ = std::make_unique<PayloadTag>();
 }
 
 void ZmqSocket::ListenWith(const Credentials& credentials) {
@@ -289,6 +292,7 @@ void ZmqSocket::ListenWith(const Credentials& credentials) {
   socket_.set(zmq::sockopt::curve_secretkey,
               KeyBuffer(credentials.own.bytes()));
   encrypted_ = true;
+  tag_ = std::make_unique<PayloadTag>();
 }
 
 absl::StatusOr<absl::Duration> ZmqSocket::WaitMax() {
@@ -329,14 +333,13 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
   bool more = header.more();
   const bool tagged = encrypted_ && more;
   uint64_t tag = 0;
-  std::optional<PayloadTag> payload_tag;
   absl::Status status;
   if (tagged && rest.size() < PayloadTag::kBytes) {
     status = absl::InvalidArgumentError("a header frame without its tag");
   } else if (tagged) {
     std::memcpy(&tag, rest.data(), PayloadTag::kBytes);
     rest.remove_prefix(PayloadTag::kBytes);
-    payload_tag.emplace();
+    tag_->Begin();
   }
   FrameCutter cutter;
   if (status.ok()) status = cutter.TakeSizes(payloads_max(), &rest);
@@ -351,7 +354,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     bytes += static_cast<int64_t>(frame.size());
     bytes_on_wire_ += BytesOnWire(frame.size(), encrypted_);
     if (!status.ok()) continue;  // The rest is only to be taken away.
-    if (payload_tag.has_value()) payload_tag->Add(frame.data(), frame.size());
+    if (tagged) tag_->Add(frame.data(), frame.size());
     const absl::StatusOr<absl::Span<const size_t>> sizes =
         cutter.Cut(frame.size());
     if (message->payloads.size() >= payloads_max()) {
@@ -367,7 +370,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     }
   }
   if (status.ok()) status = cutter.End();
-  if (status.ok() && payload_tag.has_value() && payload_tag->Digest() != tag) {
+  if (status.ok() && tagged && tag_->Digest() != tag) {
     status = absl::InvalidArgumentError(
         "its payloads are not those of its header: frames were left out under "
         "way");
@@ -414,10 +417,10 @@ absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
   zmq::message_t header(tag_bytes + sizes + HeaderBytes(message.header));
   auto* out = static_cast<std::byte*>(header.data());
   if (tag_bytes > 0) {
-    PayloadTag tag;
+    tag_->Begin();
     for (const Payload& payload : payloads)
-      tag.Add(payload.data(), payload.size());
-    const uint64_t digest = tag.Digest();
+      tag_->Add(payload.data(), payload.size());
+    const uint64_t digest = tag_->Digest();
     std::memcpy(out, &digest, tag_bytes);
     out += tag_bytes;
   }
@@ -577,9 +580,7 @@ ZmqListener::ZmqListener(zmq::context_t& context, const std::string& suffix,
              std::min(options.message_bytes_max, options.unread_bytes_max));
   if (has_keys_) {
     socket_.ListenWith(*credentials);
-    // Without it ZeroMQ lets everybody in when nobody checks keys.
     router.set(zmq::sockopt::zap_domain, domain_);
-    router.set(zmq::sockopt::zap_enforce_domain, true);
   }
   router.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshakeMax));
   // Who may use ipc could as well kill this process.
@@ -661,6 +662,9 @@ std::string ZmqListener::WhyRefused(zmq::message_t& id,
                                     const Incoming& incoming) {
   // Threads of this process have no connection, and no key.
   if (!has_keys_ || zmq_msg_get(id.handle(), ZMQ_SRCFD) < 0) return "";
+  // ZeroMQ lets everybody in when nobody checks keys, and believes what he says
+  // of himself.
+  if (!key_check_->alive()) return "has a key that nobody has checked";
   const char* const user = zmq_msg_gets(id.handle(), "User-Id");
   Role role = Role::kReader;
   if (user == nullptr || !KeyCheck::RoleOf(user, &role)) return "has no key";

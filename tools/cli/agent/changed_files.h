@@ -20,9 +20,9 @@ inline constexpr size_t kFilePartBytesMax = 256 << 10;
 
 // Looks at the regular files in a folder, and at logs that are named; of
 // folders in it, as of checkpoints, nothing is sent. Nor are the config and
-// keys, which were sent to this host; nor the coordinator's state and files with ".partial-"
-// in their names, which are of use to processes of this host alone.
-// Thread-compatible.
+// keys, which were sent to this host; nor the coordinator's state and files
+// with ".partial-" in their names, which are of use to processes of this host
+// alone. Thread-compatible.
 class ChangedFiles {
  public:
   // What is there now has been there before: sent when it changes. `all`: files

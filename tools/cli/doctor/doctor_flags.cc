@@ -28,8 +28,8 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
                    "The cluster config, a text file, or the folder of a run")
       ->required();
   AddRunFlags(command, &run);
-  // Flags that say nothing about hosts are taken, as part of a command line, and
-  // not shown.
+  // Flags that say nothing about hosts are taken, as part of a command line,
+  // and not shown.
   constexpr std::array kShown = {
       "--help",     "--mode",  "--set",      "--on",  "--hosts",
       "--hostfile", "--nodes", "--data-dir", "--out", "--bin-dir"};

@@ -102,10 +102,9 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   }
   SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
                       KeyOfJob(options.key, options.config, *config));
-  SL_ASSIGN_OR_RETURN(
-      std::unique_ptr<CoordinatorClient> client,
-      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job(),
-                                 credentials));
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
+                      CoordinatorClient::Connect(CoordinatorEndpoints(*config),
+                                                 config->job(), credentials));
   JobConnection job(options, *std::move(config), std::move(client));
   const absl::Status asked = job.Refresh();
   if (absl::IsDeadlineExceeded(asked)) {

@@ -199,9 +199,8 @@ OrderedJson Container(const KubernetesParts& parts, const Group& group) {
        {"readOnly", true}},
       {{"name", "runs"}, {"mountPath", kRunsFolder}}};
   if (parts.key.has_value()) {
-    mounts.push_back({{"name", "keys"},
-                      {"mountPath", kKeysFolder},
-                      {"readOnly", true}});
+    mounts.push_back(
+        {{"name", "keys"}, {"mountPath", kKeysFolder}, {"readOnly", true}});
   }
   if (kubernetes.has_data_claim()) {
     const config::Launch& launch = parts.config.launch();
@@ -233,8 +232,8 @@ OrderedJson Volumes(const KubernetesParts& parts, const Group& group) {
     volumes.push_back(
         {{"name", "keys"},
          {"secret",
-          {{"secretName", kubernetes.has_secret() ? kubernetes.secret()
-                                                  : KeysName(parts)},
+          {{"secretName",
+            kubernetes.has_secret() ? kubernetes.secret() : KeysName(parts)},
            {"items", OrderedJson::array(
                          {{{"key", group.key()}, {"path", group.key()}}})},
            {"defaultMode", 0440}}}});
@@ -504,14 +503,13 @@ absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts) {
     SL_ASSIGN_OR_RETURN(const keys::Key of_worker,
                         RoleKeyOf(*parts.key, parts.config.job(), Role::kWorker,
                                   "the key of the job"));
-    const OrderedJson secret = {
-        {"apiVersion", "v1"},
-        {"kind", "Secret"},
-        {"metadata", Metadata(parts, KeysName(parts))},
-        {"type", "Opaque"},
-        {"stringData",
-         {{kJobKeyName, KeyText(*parts.key)},
-          {kWorkerKeyName, KeyText(of_worker)}}}};
+    const OrderedJson secret = {{"apiVersion", "v1"},
+                                {"kind", "Secret"},
+                                {"metadata", Metadata(parts, KeysName(parts))},
+                                {"type", "Opaque"},
+                                {"stringData",
+                                 {{kJobKeyName, KeyText(*parts.key)},
+                                  {kWorkerKeyName, KeyText(of_worker)}}}};
     absl::StrAppend(&manifests, "---\n", YamlText(secret));
   }
   absl::StrAppend(&manifests, "---\n", YamlText(job_set));

@@ -9,7 +9,8 @@
 // | --- | --- |
 // | 0 | it is done |
 // | 75, suspended | a new one goes on from the checkpoint, however often |
-// | anything, since its node is drained or taken away | a new one, however often
+// | anything, since its node is drained or taken away | a new one, however
+// often
 // |
 // | 1 failed, 2 wrong config | the JobSet fails. With on_server_loss: RESTORE 1
 // counts as below |
@@ -54,8 +55,8 @@ struct KubernetesParts {
 };
 // A ConfigMap with the config, a Secret with the keys unless
 // launch.kubernetes.secret names one, and the JobSet. Pods of servers get the
-// job's key, those of workers what a worker holds. InvalidArgument names the field
-// that does not fit, and what to do.
+// job's key, those of workers what a worker holds. InvalidArgument names the
+// field that does not fit, and what to do.
 absl::StatusOr<std::string> KubernetesManifests(const KubernetesParts& parts);
 
 }  // namespace slackline

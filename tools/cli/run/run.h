@@ -21,7 +21,7 @@ struct RunOptions {
   // Begins anew in out_dir, though that has a run, which is put aside.
   bool new_run = false;
   bool best = false;         // Of those at `resume`: FindBestCheckpoint().
-  std::string key = {};  // A file with the key; empty: the user's.
+  std::string key = {};      // A file with the key; empty: the user's.
   std::string bin_dir;       // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;   // Times that each worker is started again.
