@@ -48,9 +48,12 @@ absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
                      ", who can change it, and this process is of user ", self,
                      "; take a copy of your own that nobody else can read"));
   }
-  // Engines give secrets as files of root that a group may read.
+  // Engines give secrets as files of root that a group may read, and nobody
+  // write where root itself reads them.
+  const bool is_given =
+      file.st_uid == 0 && (self != 0 || (file.st_mode & S_IWUSR) == 0);
   const mode_t others =
-      file.st_uid == 0 ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
+      is_given ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
   if ((file.st_mode & others) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "key file ", path, ": others can read or change it (its mode is ",
