@@ -108,7 +108,11 @@ constexpr char kLong[] = "epochs: 1000 seed: 1";
 
 TEST_F(SshTest, TrainsTheSameModelAsProcessesHereAndBringsAllFilesBack) {
   Run("here", Write("here.textproto", SmallJob()));
-  const std::string config = Write("job.textproto", Job());
+  // Slow enough that its progress is seen.
+  const std::string config = Write(
+      "job.textproto",
+      absl::StrReplaceAll(
+          Job(), {{"worker {", "worker { conditions { step_ms: 5 }"}}));
   const std::unique_ptr<Process> run = StartOnHosts("there-too", config);
   ASSERT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_EQ(ModelSha256(ReadModel(Path("there-too"))),

@@ -64,7 +64,8 @@ class JobCommandsTest : public ::testing::Test {
     return folder_.Write(
         "cluster.textproto",
         absl::StrCat(
-            "job: 'digits' coordinator { port: ", coordinator_.port(),
+            "job: 'digits' insecure: true coordinator { port: ",
+            coordinator_.port(),
             " } server { host: '127.0.0.1' count: 2 } worker { host: "
             "'127.0.0.1' } model { softmax {} } data { teacher_student {} } "
             "optimizer { sgd { learning_rate: 0.1 } } rebalance { mode: ",

@@ -13,7 +13,7 @@ namespace {
 std::string LaunchLine(const MemberLaunch& launch) {
   std::vector<std::string> words;
   for (const auto& [name, value] : launch.environment) {
-    words.push_back(absl::StrCat(name, "=", value));
+    if (!value.empty()) words.push_back(absl::StrCat(name, "=", value));
   }
   if (!words.empty()) words.insert(words.begin(), "env");
   words.insert(words.end(), launch.command.begin(), launch.command.end());
@@ -47,6 +47,9 @@ std::string ByHandText(const RunOptions& options,
                                "command with --dry-run > ",
                                kPlacedFile, ") and ")
                 : "",
+      config.insecure() ? ""
+                        : "have ~/.config/slackline/key of one host on all of "
+                          "them (`slackline keys init` makes it), and ",
       "start these on their hosts, all with the same config:\n");
   std::string overrides;
   if (!options.overrides.mode.empty()) {
