@@ -213,7 +213,8 @@ TEST_P(StrangerTest, IsRefused) {
     Must(channel->Send(Probe(99)));
     const std::string why = AwaitRefusal();
     EXPECT_THAT(why, HasSubstr(GetParam().why));
-    EXPECT_THAT(why, HasSubstr("127.0.0.1"));
+    // Who ends the connection himself may be gone before anybody looks.
+    EXPECT_THAT(why, AnyOf(HasSubstr("127.0.0.1"), HasSubstr("is not known")));
     // Who has no key may see the other end it before he sees why.
     EXPECT_THAT(NewsOf(*channel), AnyOf(Optional(GetParam().link),
                                         Optional(LinkState::kDropped)));
