@@ -15,8 +15,9 @@ void RefusalLog::Look(const ChannelCounts& counts, absl::Time now) {
     silent_said_ = counts.silent;
     silent_next_ = now + kSayEvery;
     spdlog::info(
-        "{}: {} connection{} ended without having shown a key, last {}", who_,
-        silent, silent == 1 ? "" : "s", counts.last_silent);
+        "{}: {} connection{} ended before the other end had said who it is, as "
+        "of one whose key does not fit, or who only looks; last {}",
+        who_, silent, silent == 1 ? "" : "s", counts.last_silent);
   }
   if (counts.refused == said_ || now < next_) return;
   const int64_t refused = counts.refused - said_;

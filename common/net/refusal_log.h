@@ -16,8 +16,9 @@ class RefusalLog {
   explicit RefusalLog(std::string who) : who_(std::move(who)) {}
 
   // The first refusal is said at once, and others together, once a minute: who
-  // knocks again and again does not fill the log. So are connections that have
-  // shown no key, which may be innocent. Call it now and then.
+  // knocks again and again does not fill the log. So are connections of
+  // those who have not said who they are, which may be innocent. Call it now and
+  // then.
   void Look(const ChannelCounts& counts, absl::Time now);
 
  private:

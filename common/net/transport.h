@@ -84,8 +84,9 @@ struct ChannelCounts {
   // last one, and what was wrong.
   int64_t refused = 0;
   std::string last_refused = {};
-  // Connections that have ended, or were, before they had shown a key. Who only
-  // looks whether somebody listens is among them. Who had the last one.
+  // Connections that have ended, or were, before the other end had said who it
+  // is: it has another key than this process, or one of the two has none, or it
+  // only looked whether somebody listens. Who had the last one.
   int64_t silent = 0;
   std::string last_silent = {};
   // Messages that Send() refused because of the peer (not connected, full).

@@ -648,7 +648,7 @@ absl::Status ZmqListener::ReceiveConnections() {
         if (!why.empty()) {
           ++counts_.refused;
           counts_.last_refused = absl::StrCat(who, ": ", why);
-        } else if (silent && has_keys_) {
+        } else if (silent) {
           ++counts_.silent;
           counts_.last_silent = who;
         }
