@@ -47,7 +47,7 @@ Header HeaderOf(const zmq::message_t& frame) {
   return header;
 }
 
-// Of the benchmark alone.
+// These keys are the benchmark's alone.
 Credentials RawCredentials(Role role) {
   return CredentialsOf(Secret(Secret::Bytes{1}), role);
 }

@@ -24,7 +24,7 @@ std::string CoordinatorEndpoint() {
   return absl::StrCat("ipc://@", kJob, "-", getppid());
 }
 
-// Of the benchmark alone.
+// These keys are the benchmark's alone.
 std::optional<Credentials> KeysOf(const PushPullSetup& setup, Role role) {
   if (!setup.keys) return std::nullopt;
   return CredentialsOf(Secret(Secret::Bytes{1}), role);

@@ -112,7 +112,7 @@ std::string HostProblem(const std::string& host) {
                               "255, as in 10.0.0.5");
 }
 
-// Of what the job's key does not protect.
+// What is wrong with an address that the job's key does not protect.
 std::string InsecureProblem(const std::string& host) {
   return absl::StrCat("value is ", host,
                       "; what goes there is not encrypted or authenticated, "

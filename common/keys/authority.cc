@@ -120,7 +120,6 @@ std::string WhyNotSay(Role role, const wire::Header& header) {
       may = role == (header.join_request().role() == wire::JoinRequest::SERVER
                          ? Role::kServer
                          : Role::kWorker);
-      may = may && (role == Role::kServer || role == Role::kWorker);
       break;
     case Body::kHeartbeat:
       may = role == Role::kServer || role == Role::kWorker;

@@ -35,7 +35,7 @@ absl::Status CallFailed(const std::string& path, const char* call, int error) {
   return absl::UnavailableError(text);
 }
 
-// Who can read it besides its owner.
+// FailedPrecondition if others than its owner can read or change the file.
 absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
   if (!S_ISREG(file.st_mode)) {
     return absl::InvalidArgumentError(
@@ -288,7 +288,7 @@ absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": is of job '", key.job(), "', not of '", job, "'"));
   }
-  // Who orders may look.
+  // A command that may order is given a reader's key: then it looks.
   const bool looks = role == Role::kOperator && key.role() == keys::Key::READER;
   if (key.role() != ProtoRole(role) && !looks) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -497,8 +497,9 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
                     dropped_since_ == absl::InfiniteFuture()
                         ? "; is slackline_server --index=0 of this "
                           "config running there?"
-                        : absl::StrCat("; ",
-                                       DroppedText(options_.coordinators[0])))
+                        : absl::StrCat(
+                              "; ",
+                              DroppedText(options_.coordinators[looks_at_])))
               : absl::StrCat("could not join within ", waited, ": ",
                              join_obstacle_));
       return;

@@ -64,6 +64,20 @@ Message Probe(uint64_t id) {
   return message;
 }
 
+// The next message of the channel; nullopt after the deadline.
+std::optional<Message> AnswerOf(Channel& channel) {
+  Poller poller;
+  poller.Add(channel);
+  auto answer = Must(channel.Receive());
+  for (const absl::Time end = absl::Now() + kDeadline;
+       !answer.has_value() && absl::Now() < end;
+       answer = Must(channel.Receive())) {
+    Must(poller.Wait(kMoment));
+  }
+  poller.Remove(channel);
+  return answer;
+}
+
 // A listener of the job, and what comes of it.
 class KeyedTransportTest : public ::testing::Test {
  protected:
@@ -118,15 +132,7 @@ class KeyedTransportTest : public ::testing::Test {
     Message reply;
     reply.header.mutable_probe_reply()->set_request_id(probe_);
     Must(listener_->Send(request->from, reply));
-    Poller poller;
-    poller.Add(*channel);
-    auto answer = Must(channel->Receive());
-    for (const absl::Time end = absl::Now() + kDeadline;
-         !answer.has_value() && absl::Now() < end;
-         answer = Must(channel->Receive())) {
-      Must(poller.Wait(kMoment));
-    }
-    poller.Remove(*channel);
+    const std::optional<Message> answer = AnswerOf(*channel);
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->header.probe_reply().request_id(), probe_);
   }
@@ -313,15 +319,7 @@ TEST_P(OverreachTest, IsRefused) {
     const std::string why = AwaitRefusal();
     EXPECT_THAT(why, HasSubstr(GetParam().why));
     EXPECT_THAT(why, HasSubstr(GetParam().self.ToString()));
-    Poller poller;
-    poller.Add(*channel);
-    auto answer = Must(channel->Receive());
-    for (const absl::Time end = absl::Now() + kDeadline;
-         !answer.has_value() && absl::Now() < end;
-         answer = Must(channel->Receive())) {
-      Must(poller.Wait(kMoment));
-    }
-    poller.Remove(*channel);
+    const std::optional<Message> answer = AnswerOf(*channel);
     ASSERT_TRUE(answer.has_value());
     EXPECT_THAT(answer->header.error_reply().error(),
                 HasSubstr(GetParam().why));
