@@ -83,15 +83,20 @@ absl::Status PutLogAside(const std::string& path) {
       open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (from.get() < 0) return failed("open");
   if (to.get() < 0) return failed("create");
-  while (true) {
-    const ssize_t copied =
-        sendfile(to.get(), from.get(), nullptr, size_t{1} << 30);
-    if (copied < 0 && errno == EINTR) continue;
-    if (copied < 0) return failed("write");
-    if (copied == 0) break;  // The end of the log, for now.
-  }
+  // To the end of the log, for now.
+  const auto copy = [&] {
+    while (true) {
+      const ssize_t copied =
+          sendfile(to.get(), from.get(), nullptr, size_t{1} << 30);
+      if (copied == 0) return true;
+      if (copied < 0 && errno != EINTR) return false;
+    }
+  };
+  if (!copy()) return failed("write");
   // Has its name before the log is cut off.
   if (rename(partial.c_str(), old.c_str()) != 0) return failed("rename to");
+  // What was written meanwhile: giving a name may take a while.
+  if (!copy()) return failed("write to the end of");
   if (ftruncate(from.get(), 0) != 0) return failed("cut off after the copy to");
   return absl::OkStatus();
 }
