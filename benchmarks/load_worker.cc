@@ -133,13 +133,12 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
   }
   // As its servers, by the user's key.
   const auto held = [&config](Role role) {
-    return CredentialsHere(config, role, KeyPlaceHere(""));
+    return KeysHere(config, role, KeyPlaceHere(""));
   };
-  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
-                      held(Role::kWorker));
-  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> orders,
+  SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys, held(Role::kWorker));
+  SL_ASSIGN_OR_RETURN(const std::optional<KeySource> orders,
                       held(Role::kOperator));
-  cluster->transports_.emplace(credentials);
+  cluster->transports_.emplace(keys);
   const int workers = static_cast<int>(WorkerProcesses(config).size());
   for (int rank = 0; rank < workers; ++rank) {
     SL_ASSIGN_OR_RETURN(cluster->workers_.emplace_back(),

@@ -25,9 +25,11 @@ std::string CoordinatorEndpoint() {
 }
 
 // These keys are the benchmark's alone.
-std::optional<Credentials> KeysOf(const PushPullSetup& setup, Role role) {
+std::optional<KeySource> KeysOf(const PushPullSetup& setup, Role role) {
   if (!setup.keys) return std::nullopt;
-  return CredentialsOf(Secret(Secret::Bytes{1}), role);
+  return KeySource{
+      .role = role,
+      .plan = {.first = CredentialsOf(Secret(Secret::Bytes{1}), role)}};
 }
 
 wire::Table TableOf(const PushPullSetup& setup) {

@@ -22,6 +22,7 @@
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
+#include "common/process/logging.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -468,11 +469,11 @@ std::vector<std::string> OwnNames(const MemberFlags& flags,
 absl::Status ServeOrTell(const MemberFlags& flags,
                          const config::ClusterConfig& config,
                          const TimeSource& time) {
-  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
-                      CredentialsHere(config, Role::kServer, flags.key));
+  SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys,
+                      KeysHere(config, Role::kServer, flags.key));
   // ZeroMQ ends the process when it gets no thread.
   SL_RETURN_IF_ERROR(CheckAddressesLeft(size_t{256} << 20));
-  ProcessTransport transport(credentials);
+  ProcessTransport transport(keys, LogOfKeys());
   bool joins = false;
   const absl::Status served =
       Serve(flags, config, time, transport.all(), &joins);

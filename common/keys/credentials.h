@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/keys/role.h"
 #include "common/keys/secret.h"
 
@@ -36,5 +37,12 @@ struct Credentials {
 };
 
 Credentials CredentialsOf(const Secret& job, Role role);
+
+// What a process holds, and what it holds in place of that from a time on.
+struct KeyPlan {
+  Credentials first;
+  std::optional<Credentials> next = std::nullopt;
+  absl::Time next_from = absl::InfiniteFuture();  // Of the world's clock.
+};
 
 }  // namespace slackline

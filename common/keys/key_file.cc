@@ -12,7 +12,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/config/field_origins.h"
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
@@ -52,8 +54,7 @@ absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
   // write where root itself reads them.
   const bool is_given =
       file.st_uid == 0 && (self != 0 || (file.st_mode & S_IWUSR) == 0);
-  const mode_t others =
-      is_given ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
+  const mode_t others = is_given ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
   if ((file.st_mode & others) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "key file ", path, ": others can read or change it (its mode is ",
@@ -122,16 +123,25 @@ keys::Key::Role ProtoRole(Role role) {
 
 std::string HexOf(const PublicKey& key) { return Secret(key).ToHex(); }
 
+// In the year 9999.
+constexpr int64_t kNextFromMax = 253'370'764'800;
+
+// When the successor begins.
+std::string TimeText(const keys::Key& key) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC",
+                          absl::FromUnixSeconds(key.next_from()),
+                          absl::UTCTimeZone());
+}
+
 }  // namespace
 
-absl::StatusOr<keys::Key> ParseKey(const std::string& text,
-                                   const std::string& name) {
-  keys::Key key;
-  FieldOrigins origins(name);
-  SL_RETURN_IF_ERROR(ParseConfigText(text, name, &key, &origins));
+namespace {
+
+// One that has no successor. `name` also says which of the two.
+absl::Status CheckKey(const keys::Key& key, const std::string& name) {
   Secret secret({});
   SL_RETURN_IF_ERROR(TakeHex(name, "secret", key.secret(), &secret));
-  if (key.role() == keys::Key::ALL) return key;
+  if (key.role() == keys::Key::ALL) return absl::OkStatus();
   if (key.job().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": job: is missing; a role is one in a job"));
@@ -144,12 +154,60 @@ absl::StatusOr<keys::Key> ParseKey(const std::string& text,
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": role: is SERVER; a server needs the key of the whole job"));
   }
+  return absl::OkStatus();
+}
+
+// What a process makes of one key, without its successor.
+using KeyMaker = absl::FunctionRef<absl::StatusOr<keys::Key>(const keys::Key&)>;
+absl::StatusOr<keys::Key> MadeOfBoth(const keys::Key& key, KeyMaker make) {
+  SL_ASSIGN_OR_RETURN(keys::Key made, make(key));
+  if (key.has_next()) {
+    SL_ASSIGN_OR_RETURN(*made.mutable_next(), make(key.next()));
+    made.set_next_from(key.next_from());
+  }
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<keys::Key> ParseKey(const std::string& text,
+                                   const std::string& name) {
+  keys::Key key;
+  FieldOrigins origins(name);
+  SL_RETURN_IF_ERROR(ParseConfigText(text, name, &key, &origins));
+  SL_RETURN_IF_ERROR(CheckKey(key, name));
+  if (!key.has_next()) {
+    if (key.next_from() == 0) return key;
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": next_from: is there, and next is not; both belong together"));
+  }
+  const keys::Key& next = key.next();
+  SL_RETURN_IF_ERROR(CheckKey(next, absl::StrCat(name, ": next")));
+  if (next.has_next() || next.job() != key.job() || next.role() != key.role()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": next: ",
+        next.has_next() ? "has a successor itself, which is one too many"
+                        : "is of another job or role than what it follows"));
+  }
+  if (key.next_from() < 1 || key.next_from() > kNextFromMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": next_from: is ", key.next_from(),
+        "; seconds since 1970 are required, from 1 to ", kNextFromMax));
+  }
   return key;
 }
 
 absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path) {
   SL_ASSIGN_OR_RETURN(const std::string text, ReadPrivate(path));
   return ParseKey(text, absl::StrCat("key file ", path));
+}
+
+std::string KeyFileMark(const std::string& path) {
+  struct stat about {};
+  if (path.empty() || stat(path.c_str(), &about) != 0) return "";
+  return absl::StrCat(about.st_dev, " ", about.st_ino, " ", about.st_size, " ",
+                      about.st_mode, " ", about.st_mtim.tv_sec, " ",
+                      about.st_mtim.tv_nsec);
 }
 
 std::string KeyText(const keys::Key& key) {
@@ -163,13 +221,21 @@ std::string KeyText(const keys::Key& key) {
   const auto line = [&text](const char* field, const std::string& value) {
     if (!value.empty()) absl::StrAppend(&text, field, ": \"", value, "\"\n");
   };
-  line("job", key.job());
-  if (key.role() != keys::Key::ALL)
-    absl::StrAppend(&text, "role: ", keys::Key::Role_Name(key.role()), "\n");
-  line("secret", key.secret());
-  line("server", key.server());
-  line("worker", key.worker());
-  line("ring", key.ring());
+  const auto lines = [&](const keys::Key& of) {
+    line("job", of.job());
+    if (of.role() != keys::Key::ALL)
+      absl::StrAppend(&text, "role: ", keys::Key::Role_Name(of.role()), "\n");
+    line("secret", of.secret());
+    line("server", of.server());
+    line("worker", of.worker());
+    line("ring", of.ring());
+  };
+  lines(key);
+  if (key.has_next()) {
+    absl::StrAppend(&text, "# From ", TimeText(key), " on:\nnext {\n");
+    lines(key.next());
+    absl::StrAppend(&text, "}\nnext_from: ", key.next_from(), "\n");
+  }
   return text;
 }
 
@@ -242,8 +308,11 @@ absl::StatusOr<keys::Key> ReadOrMakeUserKey(const std::string& path) {
   return ReadKeyFile(path);
 }
 
-absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
-                                   const std::string& name) {
+namespace {
+
+absl::StatusOr<keys::Key> OneJobKeyOf(const keys::Key& key,
+                                      const std::string& job,
+                                      const std::string& name) {
   if (key.role() != keys::Key::ALL) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": holds what one role (", keys::Key::Role_Name(key.role()),
@@ -255,17 +324,18 @@ absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": is the key of job '", key.job(), "', not of '", job, "'"));
   }
-  if (!key.job().empty()) return key;
   keys::Key of_job;
   of_job.set_job(job);
-  of_job.set_secret(JobSecret(SecretOf(key.secret()), job).ToHex());
+  of_job.set_secret(key.job().empty()
+                        ? JobSecret(SecretOf(key.secret()), job).ToHex()
+                        : key.secret());
   return of_job;
 }
 
-absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
-                                    const std::string& job, Role role,
-                                    const std::string& name) {
-  SL_ASSIGN_OR_RETURN(const keys::Key of_job, JobKeyOf(key, job, name));
+absl::StatusOr<keys::Key> OneRoleKeyOf(const keys::Key& key,
+                                       const std::string& job, Role role,
+                                       const std::string& name) {
+  SL_ASSIGN_OR_RETURN(const keys::Key of_job, OneJobKeyOf(key, job, name));
   const Credentials held = CredentialsOf(SecretOf(of_job.secret()), role);
   keys::Key of_role;
   of_role.set_job(job);
@@ -281,7 +351,7 @@ absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
                                             const std::string& job, Role role,
                                             const std::string& name) {
   if (key.role() == keys::Key::ALL) {
-    SL_ASSIGN_OR_RETURN(const keys::Key of_job, JobKeyOf(key, job, name));
+    SL_ASSIGN_OR_RETURN(const keys::Key of_job, OneJobKeyOf(key, job, name));
     return CredentialsOf(SecretOf(of_job.secret()), role);
   }
   if (key.job() != job) {
@@ -305,6 +375,54 @@ absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
                           {credentials.worker, Role::kWorker}};
   }
   return credentials;
+}
+
+}  // namespace
+
+absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
+                                   const std::string& name) {
+  return MadeOfBoth(
+      key, [&](const keys::Key& one) { return OneJobKeyOf(one, job, name); });
+}
+
+absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
+                                    const std::string& job, Role role,
+                                    const std::string& name) {
+  return MadeOfBoth(key, [&](const keys::Key& one) {
+    return OneRoleKeyOf(one, job, role, name);
+  });
+}
+
+absl::StatusOr<KeyPlan> KeyPlanFrom(const keys::Key& key,
+                                    const std::string& job, Role role,
+                                    const std::string& name) {
+  SL_ASSIGN_OR_RETURN(Credentials first, CredentialsFrom(key, job, role, name));
+  KeyPlan plan = {.first = std::move(first)};
+  if (!key.has_next()) return plan;
+  SL_ASSIGN_OR_RETURN(plan.next, CredentialsFrom(key.next(), job, role, name));
+  plan.next_from = absl::FromUnixSeconds(key.next_from());
+  return plan;
+}
+
+absl::StatusOr<keys::Key> WithNewKey(const keys::Key& key, absl::Time now,
+                                     absl::Time from) {
+  if (key.role() != keys::Key::ALL) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is what one role (", keys::Key::Role_Name(key.role()),
+        ") has of the key of job '", key.job(),
+        "'; exchange that key, or its user's, and export it again"));
+  }
+  if (key.has_next() && absl::FromUnixSeconds(key.next_from()) > now) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this key is exchanged already, at ", TimeText(key),
+                     "; another exchange can follow then"));
+  }
+  keys::Key with_new = key.has_next() ? key.next() : key;
+  keys::Key& next = *with_new.mutable_next();
+  next.set_job(with_new.job());
+  next.set_secret(Secret::Random().ToHex());
+  with_new.set_next_from(absl::ToUnixSeconds(from));
+  return with_new;
 }
 
 }  // namespace slackline

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/keys/credentials.h"
 #include "common/keys/role.h"
 #include "proto/keys.pb.h"
@@ -24,6 +25,9 @@ namespace slackline {
 // read it, or it belongs to somebody else; the error has the command that mends
 // it. InvalidArgument: it is no key file; the error says where and why.
 absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path);
+
+// Changes when the file does; empty: there is none.
+std::string KeyFileMark(const std::string& path);
 
 // As ReadKeyFile() of such text; `name` is what errors call it.
 absl::StatusOr<keys::Key> ParseKey(const std::string& text,
@@ -76,8 +80,14 @@ absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
                                     const std::string& name);
 
 // What a process with this key holds in that role of the job. Errors as above.
-absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
-                                            const std::string& job, Role role,
-                                            const std::string& name);
+absl::StatusOr<KeyPlan> KeyPlanFrom(const keys::Key& key,
+                                    const std::string& job, Role role,
+                                    const std::string& name);
+
+// The key that counts at `now`, with a new one from `from` on.
+// InvalidArgument: it is not a user's or a job's. FailedPrecondition: the last
+// exchange is still to come.
+absl::StatusOr<keys::Key> WithNewKey(const keys::Key& key, absl::Time now,
+                                     absl::Time from);
 
 }  // namespace slackline

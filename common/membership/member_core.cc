@@ -386,7 +386,9 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
 void MemberCore::CheckRefused(absl::Time now, Effects* effects) {
   if (options_.coordinators.size() > 1) return;
   const std::string& endpoint = options_.coordinators.front();
-  if (awake_.At(now) - refused_since_ >= kRefusedMax) {
+  const absl::Duration refused_max =
+      incarnation_ == 0 ? kRefusedMax : kMemberRefusedMax;
+  if (awake_.At(now) - refused_since_ >= refused_max) {
     effects->failure = RefusedStatus(endpoint);
   } else if (awake_.At(now) - dropped_since_ >= kRefusedMax && !said_dropped_) {
     said_dropped_ = true;

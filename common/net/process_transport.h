@@ -2,9 +2,11 @@
 // place in the product where transports are made.
 #pragma once
 
+#include <memory>
 #include <optional>
 
-#include "common/keys/credentials.h"
+#include "common/keys/key_follower.h"
+#include "common/keys/secret.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/transport.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -14,15 +16,21 @@ namespace slackline {
 // Thread-safe. Outlives all that its transports have made.
 class ProcessTransport {
  public:
-  // Without credentials everything is plain: insecure: true.
-  explicit ProcessTransport(const std::optional<Credentials>& credentials);
+  // Without a source everything is plain: insecure: true. `say` is told when
+  // keys are exchanged, by a thread of its own; it may be empty.
+  explicit ProcessTransport(const std::optional<KeySource>& source,
+                            KeyFollower::Say say = {});
 
   // Over the network, and within the process.
   Transport& network() { return network_; }
   // Also through the memory of this host.
   Transport& all() { return all_; }
 
+  // As in Credentials, of now.
+  std::optional<Secret> ring() const;
+
  private:
+  const std::unique_ptr<KeyFollower> follower_;  // nullptr without a source.
   ZmqTransport network_;
   ShmTransport all_;
 };

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
@@ -87,17 +88,22 @@ std::string JobKeyFileOf(const std::string& run_folder) {
   return (std::filesystem::path(run_folder) / kJobKeyName).string();
 }
 
-absl::StatusOr<std::optional<Credentials>> CredentialsHere(
+absl::StatusOr<std::optional<KeySource>> KeysHere(
     const config::ClusterConfig& config, Role role, const KeyPlace& place) {
   SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
-  if (!place.given.empty()) {
-    SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(place.given));
-    return CredentialsFrom(key, config.job(), role, NameOf(place.given));
-  }
+  const bool is_given = !place.given.empty();
   SL_ASSIGN_OR_RETURN(const keys::Key key,
-                      UserKey(place, IsOnThisHost(config)));
-  return CredentialsFrom(key, config.job(), role, NameOf(place.own));
+                      is_given ? ReadKeyFile(place.given)
+                               : UserKey(place, IsOnThisHost(config)));
+  const std::string& file = is_given ? place.given : place.own;
+  SL_ASSIGN_OR_RETURN(KeyPlan plan,
+                      KeyPlanFrom(key, config.job(), role, NameOf(file)));
+  // It is looked at later, too, wherever the process works then.
+  return KeySource{.file = std::filesystem::absolute(file).string(),
+                   .job = config.job(),
+                   .role = role,
+                   .plan = std::move(plan)};
 }
 
 absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
@@ -117,6 +123,8 @@ absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
         "this run has a key of its own, since none can be kept for this user (",
         key.status().message(), "): commands reach it by its folder");
     key = NewUserKey();
+  } else {
+    of_run.file = std::filesystem::absolute(file).string();
   }
   SL_RETURN_IF_ERROR(key.status());
   SL_ASSIGN_OR_RETURN(of_run.key, JobKeyOf(*key, config.job(), NameOf(file)));

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/keys/credentials.h"
+#include "common/keys/key_follower.h"
 #include "common/keys/role.h"
 #include "proto/cluster.pb.h"
 #include "proto/keys.pb.h"
@@ -28,16 +28,17 @@ inline constexpr char kJobKeyName[] = "job.key";
 inline constexpr char kWorkerKeyName[] = "worker.key";
 std::string JobKeyFileOf(const std::string& run_folder);
 
-// What this process holds as `role` of the job; nullopt with insecure: true.
+// The keys of this process as `role` of the job; nullopt with insecure: true.
 // The user's key is made where there is none and all of the job is on this
-// host. Errors as of ReadKeyFile() and CredentialsFrom(); NotFound says how to
-// get one.
-absl::StatusOr<std::optional<Credentials>> CredentialsHere(
+// host. Errors as of ReadKeyFile() and KeyPlanFrom(); NotFound says how to get
+// one.
+absl::StatusOr<std::optional<KeySource>> KeysHere(
     const config::ClusterConfig& config, Role role, const KeyPlace& place);
 
 // The key that the processes of a run get.
 struct KeyOfRun {
   keys::Key key;          // Of the job.
+  std::string file = {};  // What it was made of; empty: of no file.
   std::string note = {};  // A sentence for the user; empty: there is none.
 };
 // Made of the user's. Where no user's can be kept, it is one of this run alone,

@@ -40,4 +40,10 @@ void SetUpLogging(const std::string& process, const TimeSource& time) {
   spdlog::set_default_logger(logger);
 }
 
+std::function<void(bool warns, const std::string& text)> LogOfKeys() {
+  return [](bool warns, const std::string& text) {
+    spdlog::log(warns ? spdlog::level::warn : spdlog::level::info, "{}", text);
+  };
+}
+
 }  // namespace slackline

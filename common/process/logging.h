@@ -2,6 +2,7 @@
 // "2026-01-02 03:04:05.678 worker 2 info: joined".
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "common/time/time_source.h"
@@ -12,5 +13,8 @@ namespace slackline {
 // at once, so that a killed process leaves all of them. They carry the time of
 // day.
 void SetUpLogging(const std::string& process, const TimeSource& time);
+
+// What a KeyFollower says goes there.
+std::function<void(bool warns, const std::string& text)> LogOfKeys();
 
 }  // namespace slackline

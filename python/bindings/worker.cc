@@ -13,6 +13,7 @@
 #include "common/payload.h"
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
+#include "common/process/logging.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "python/bindings/errors.h"
@@ -95,8 +96,7 @@ Worker::Worker(const Place& place)
       workers_(static_cast<int>(WorkerProcesses(config_).size())),
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
       released_(std::make_shared<Released>()),
-      credentials_(
-          ValueOrThrow(CredentialsHere(config_, Role::kWorker, flags_.key))) {
+      keys_(ValueOrThrow(KeysHere(config_, Role::kWorker, flags_.key))) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
   health_ =
@@ -165,7 +165,7 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .host_parameters = parameters_->gpu() == nullptr,
        .keeps_state = true,
        .health = health_ == nullptr ? nullptr : health_->board(),
-       .ring = credentials_.has_value() ? credentials_->ring : std::nullopt},
+       .ring = [this] { return transports().ring(); }},
       self_, transports(), &parameters_->memory()));
 }
 
@@ -177,7 +177,7 @@ void Worker::LeaveTransports() {
 ProcessTransport& Worker::transports() {
   const MutexLock lock(mutex_);
   if (transports_ == nullptr)
-    transports_ = std::make_unique<ProcessTransport>(credentials_);
+    transports_ = std::make_unique<ProcessTransport>(keys_, LogOfKeys());
   return *transports_;
 }
 

@@ -16,6 +16,7 @@
 
 #include "common/config/cluster_config.h"
 #include "common/health/health_page.h"
+#include "common/keys/key_follower.h"
 #include "common/mutex.h"
 #include "common/optim/step_options.h"
 #include "common/process/member_program.h"
@@ -165,7 +166,7 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<HealthPage> health_;  // nullptr: nobody asks.
-  const std::optional<Credentials> credentials_;
+  const std::optional<KeySource> keys_;
   mutable Mutex mutex_;
   std::unique_ptr<ProcessTransport> transports_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectedSession> connected_;

@@ -109,10 +109,10 @@ constexpr char kLong[] = "epochs: 1000 seed: 1";
 TEST_F(SshTest, TrainsTheSameModelAsProcessesHereAndBringsAllFilesBack) {
   Run("here", Write("here.textproto", SmallJob()));
   // Slow enough that its progress is seen.
-  const std::string config = Write(
-      "job.textproto",
-      absl::StrReplaceAll(
-          Job(), {{"worker {", "worker { conditions { step_ms: 5 }"}}));
+  const std::string config =
+      Write("job.textproto",
+            absl::StrReplaceAll(
+                Job(), {{"worker {", "worker { conditions { step_ms: 5 }"}}));
   const std::unique_ptr<Process> run = StartOnHosts("there-too", config);
   ASSERT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_EQ(ModelSha256(ReadModel(Path("there-too"))),
@@ -306,6 +306,43 @@ TEST_F(SshTest, SigtermOnAHostSuspendsTheJobWithACheckpoint) {
   ExpectNoProcessLeft();
 }
 
+// A key that is exchanged here is exchanged there, also for processes that are
+// started again.
+TEST_F(SshTest, ANewKeyReachesTheHosts) {
+  const std::string user = Path("user.key");
+  EXPECT_EQ(
+      StartTool("init", {"keys", "init", "--key", user})->WaitText(kJobMax),
+      kEndedWell);
+  const std::string config = Write("job.textproto", Job({.train = kLong}));
+  const std::unique_ptr<Process> run = StartOnHosts(
+      "run", config,
+      {absl::StrCat("--key=", user), "--mode=ssp", "--restart-workers=1"});
+  const auto status = AwaitProgress(ClusterFile("run"));
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const std::unique_ptr<Process> rotate =
+      StartTool("rotate", {"keys", "rotate", "--key", user, "--in", "6s"});
+  EXPECT_EQ(rotate->WaitText(kJobMax), kEndedWell) << rotate->Output();
+  for (const char* const member :
+       {"server-0", "server-1", "worker-0", "worker-3"}) {
+    const std::string log = Path(absl::StrCat("run/logs/", member, ".log"));
+    EXPECT_TRUE(WaitUntil(kJobMax,
+                          [&] {
+                            return absl::StrContains(
+                                ReadText(log),
+                                "keys of the job have been exchanged");
+                          }))
+        << log << run->Output();
+  }
+  SignalProcess(WorkerPid(*status, 3), SIGKILL);
+  const std::string again = Path("run/logs/worker-3.2.log");
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return fs::exists(again) &&
+           absl::StrContains(ReadText(again), "the job runs");
+  })) << run->Output();
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kJobMax), kInterruptedText) << run->Output();
+}
+
 // The disk here has no room for a while, the hosts' disks have.
 TEST_F(SshTest, WhatAFullDiskHereHadNoRoomForComesAfterwards) {
   const std::string small = Path("small");
@@ -372,8 +409,10 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   // slackline_worker is told by the environment as such programs are.
   const std::string program =
       Write("program.sh",
-            "#!/bin/sh\necho \"$GREETING from $PWD\"\nhead -c 2000000 "
-            "/dev/zero | tr '\\0' x\nsleep 1\nexec \"$0.worker\"\n");
+            "#!/bin/sh\necho \"$GREETING from $PWD\"\n"
+            "write() { head -c $1 /dev/zero | tr '\\0' x; }\n"
+            "write 1500000\nwhile [ -s /proc/$$/fd/1 ]; do sleep 0.1; done\n"
+            "write 500000\nexec \"$0.worker\"\n");
   fs::permissions(program, fs::perms::owner_all);
   fs::create_symlink(absl::StrCat(SLACKLINE_BIN_DIR, "/slackline_worker"),
                      absl::StrCat(program, ".worker"));

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/config/cluster_config.h"
@@ -42,9 +43,22 @@ class SecurityTest : public JobTest {
                                {{"limits {", "limits { transport: TCP"}});
   }
   // The same for some seconds, which do not change what it ends with.
-  static std::string ForAWhile() {
+  static std::string ForAWhile(int step_ms = 20) {
     return absl::StrReplaceAll(
-        OverTcp(), {{"worker {", "worker { conditions { step_ms: 20 }"}});
+        OverTcp(),
+        {{"worker {",
+          absl::StrCat("worker { conditions { step_ms: ", step_ms, " }")}});
+  }
+  // Until each process of the run says that it has new keys.
+  void AwaitExchange() const {
+    for (const char* const member : {"server-0", "server-1", "worker-0",
+                                     "worker-1", "worker-2", "worker-3"}) {
+      const std::string log = Path(absl::StrCat("run/logs/", member, ".log"));
+      EXPECT_TRUE(WaitUntil(kPromptly, [&] {
+        return ReadText(log).find("keys of the job have been exchanged") !=
+               std::string::npos;
+      })) << log;
+    }
   }
 
   // `slackline keys export` of the role, with that user's key.
@@ -77,7 +91,8 @@ class SecurityTest : public JobTest {
 void Attack(const wire::StatusReply& status, const std::string& coordinator,
             const std::optional<Credentials>& credentials) {
   ZmqTransport::Options options;
-  options.credentials = credentials;
+  if (credentials.has_value())
+    options.keys = std::make_shared<LiveKeys>(*credentials);
   ZmqTransport transport(options);
   std::vector<std::string> endpoints = {coordinator};
   for (const wire::ServerMember& server : status.view().server()) {
@@ -148,7 +163,7 @@ TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
   const config::ClusterConfig job = Must(LoadJobConfig(cluster));
   const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
   Attack(*status, CoordinatorEndpoints(job).front(),
-         Must(CredentialsFrom(key, job.job(), Role::kWorker, "it")));
+         Must(KeyPlanFrom(key, job.job(), Role::kWorker, "it")).first);
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_EQ(ReadText(Path("run/model.safetensors")),
             ReadText(Path("alone/model.safetensors")));
@@ -285,6 +300,74 @@ TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
   Run("run", config);
   EXPECT_EQ(ReadText(Path("out/model.safetensors")),
             ReadText(Path("run/model.safetensors")));
+}
+
+// Under a job that runs: it ends as if nothing had been, and what was known of
+// the old key opens nothing any more.
+TEST_F(SecurityTest, AKeyIsExchangedWhileTheJobRuns) {
+  Run("alone", Write("alone.textproto", OverTcp()));
+  const std::string user = Path("user.key");
+  Tool("init", {"keys", "init", "--key", user});
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", ForAWhile(/*step_ms=*/50)),
+               {absl::StrCat("--key=", user)});
+  const std::string cluster = Path("run/cluster.textproto");
+  const auto status = AwaitProgress(cluster);
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
+  const std::string reader = Export(Path("run"), "reader");
+  const keys::Key stolen = Must(ReadKeyFile(Path("run/worker.key")));
+  EXPECT_THAT(Tool("rotate", {"keys", "rotate", "--key", user, "--in", "5s"}),
+              AllOf(HasSubstr(kEndedWell), HasSubstr("a new key counts")));
+  EXPECT_THAT(
+      Tool("rotate-again", {"keys", "rotate", "--key", user, "--in", "5s"}),
+      AllOf(HasSubstr(kFailed), HasSubstr("is exchanged already, at ")));
+  EXPECT_THAT(Tool("early", {"status", Path("run"), "--key", reader}),
+              HasSubstr(kEndedWell));
+  AwaitExchange();
+  EXPECT_THAT(Tool("late", {"status", Path("run"), "--key", reader}),
+              AllOf(HasSubstr("exited with code 6"),
+                    HasSubstr("has another key than this program")));
+  EXPECT_THAT(Tool("run-key", {"status", Path("run")}), HasSubstr(kEndedWell));
+  EXPECT_THAT(Tool("user-key", {"status", cluster, "--key", user}),
+              HasSubstr(kEndedWell));
+  Attack(*status, CoordinatorEndpoints(job).front(),
+         Must(KeyPlanFrom(stolen, job.job(), Role::kWorker, "it")).first);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("the key of the job is exchanged"));
+  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
+            ReadText(Path("alone/model.safetensors")));
+}
+
+// A process that begins afterwards belongs to the job, and a group that forms
+// then has what protects its sums.
+TEST_F(SecurityTest, AJobWhoseKeyWasExchangedGoesOnAsAnyOther) {
+  const std::string user = Path("user.key");
+  Tool("init", {"keys", "init", "--key", user});
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", ForAWhile(/*step_ms=*/5)),
+               {absl::StrCat("--key=", user), "--mode=ssp", "--epochs=100000",
+                "--restart-workers=2"});
+  const std::string cluster = Path("run/cluster.textproto");
+  const auto status = AwaitProgress(cluster);
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  Tool("rotate", {"keys", "rotate", "--key", user, "--in", "5s"});
+  AwaitExchange();
+  SignalProcess(WorkerPid(*status, 1), SIGKILL);
+  EXPECT_TRUE(AwaitStatus(cluster, kJobMax,
+                          [&](const auto& now) {
+                            return absl::c_any_of(
+                                now.worker(), [&](const auto& worker) {
+                                  return worker.rank() == 1 &&
+                                         worker.pid() != WorkerPid(*status, 1);
+                                });
+                          })
+                  .has_value())
+      << run->Output();
+  EXPECT_THAT(Tool("mode", {"mode", "set", Path("run"), "allreduce"}),
+              HasSubstr(kEndedWell));
+  EXPECT_THAT(Tool("stop", {"stop", Path("run")}), HasSubstr(kEndedWell));
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
 }
 
 // For networks that nobody else uses: as before there were keys.

@@ -15,12 +15,15 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
+#include "common/keys/live_keys.h"
 #include "common/net/descriptor.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -47,9 +50,10 @@ Secret SecretOfJob(const std::string& job) {
   return JobSecret(Secret(Secret::Bytes{7}), job);
 }
 
-ZmqTransport::Options Holding(std::optional<Credentials> credentials) {
+ZmqTransport::Options Holding(const std::optional<Credentials>& credentials) {
   ZmqTransport::Options options;
-  options.credentials = std::move(credentials);
+  if (credentials.has_value())
+    options.keys = std::make_shared<LiveKeys>(*credentials);
   return options;
 }
 
@@ -280,6 +284,153 @@ TEST(ForeignServerTest, IsToldNothing) {
     poller.Remove(*listener);
     EXPECT_GT(told(), 0);
   }
+}
+
+// A server and workers whose keys are exchanged, for those of "letters".
+class ExchangeTest : public ::testing::Test {
+ protected:
+  static constexpr absl::Time kFrom = absl::FromUnixSeconds(1'800'000'000);
+
+  static std::shared_ptr<LiveKeys> Keys(Role role) {
+    return std::make_shared<LiveKeys>(
+        KeyPlan{.first = CredentialsOf(SecretOfJob("digits"), role),
+                .next = CredentialsOf(SecretOfJob("letters"), role),
+                .next_from = kFrom},
+        kFrom - absl::Seconds(1));
+  }
+  static ZmqTransport::Options With(std::shared_ptr<LiveKeys> keys) {
+    ZmqTransport::Options options;
+    options.keys = std::move(keys);
+    return options;
+  }
+
+  ExchangeTest()
+      : transport_(With(server_)),
+        listener_(Must(transport_.Listen({}))),
+        tcp_(Must(listener_->Bind("tcp://127.0.0.1:0"))),
+        ipc_(Must(listener_->Bind(
+            absl::StrCat("ipc://@exchange-", getpid(), "-", tcp_)))),
+        within_(Must(listener_->Bind("inproc://exchange"))) {
+    poller_.Add(*listener_);
+  }
+  ~ExchangeTest() override { poller_.Remove(*listener_); }
+
+  // Whether the listener answers within the time, sooner or later: what is lost
+  // on the way is sent again.
+  bool IsServed(Channel& channel, absl::Duration wait_max) {
+    const absl::Time deadline = absl::Now() + wait_max;
+    poller_.Add(channel);
+    bool served = false;
+    const uint64_t id = ++probe_;
+    absl::Time send_at = absl::InfinitePast();
+    while (!served && absl::Now() < deadline) {
+      if (absl::Now() >= send_at) {
+        Must(channel.Send(Probe(id)));
+        send_at = absl::Now() + absl::Milliseconds(100);
+      }
+      Must(poller_.Wait(absl::Milliseconds(20)));
+      while (const auto received = Must(listener_->Receive())) {
+        Message reply;
+        reply.header.mutable_probe_reply()->set_request_id(
+            received->message.header.probe_request().request_id());
+        // Who has gone over to new keys meanwhile asks again.
+        listener_->Send(received->from, reply).IgnoreError();
+      }
+      while (const auto answer = Must(channel.Receive())) {
+        EXPECT_FALSE(answer->header.has_error_reply())
+            << answer->header.ShortDebugString();
+        served |= answer->header.probe_reply().request_id() == id;
+      }
+    }
+    poller_.Remove(channel);
+    return served;
+  }
+
+  const std::shared_ptr<LiveKeys> server_ = Keys(Role::kServer);
+  ZmqTransport transport_;
+  std::unique_ptr<Listener> listener_;
+  const std::string tcp_;
+  const std::string ipc_;
+  const std::string within_;
+  Poller poller_;
+  uint64_t probe_ = 0;
+};
+
+TEST_F(ExchangeTest, ConnectionsGoOnWithTheNewKeysAndTheOldOnesOpenNothing) {
+  const std::shared_ptr<LiveKeys> follows = Keys(Role::kWorker);
+  ZmqTransport worker(With(follows));
+  ZmqTransport late(As(Role::kWorker));
+  std::vector<std::unique_ptr<Channel>> channels;
+  for (const std::string& endpoint : {tcp_, ipc_})
+    channels.push_back(Must(worker.Connect(kWorker, endpoint, {})));
+  auto late_channel =
+      Must(late.Connect({PeerId::Kind::kWorker, 3, 4}, tcp_, {}));
+  auto thread =
+      Must(transport_.Connect({PeerId::Kind::kShardThread, 0, 1}, within_, {}));
+  for (const auto& channel : channels)
+    EXPECT_TRUE(IsServed(*channel, kDeadline));
+  EXPECT_TRUE(IsServed(*late_channel, kDeadline));
+
+  // Servers first, then workers, as clocks differ.
+  EXPECT_TRUE(server_->Advance(kFrom));
+  for (const auto& channel : channels)
+    EXPECT_FALSE(IsServed(*channel, kMoment));
+  EXPECT_TRUE(follows->Advance(kFrom));
+  for (const auto& channel : channels)
+    EXPECT_TRUE(IsServed(*channel, kDeadline));
+  EXPECT_TRUE(IsServed(*thread, kDeadline)) << "it has no key";
+
+  // Neither the connection that there is, nor a new one.
+  EXPECT_FALSE(IsServed(*late_channel, kMoment));
+  auto another = Must(late.Connect({PeerId::Kind::kWorker, 5, 6}, tcp_, {}));
+  EXPECT_FALSE(IsServed(*another, kMoment));
+  EXPECT_GT(listener_->counts().refused, 0);
+  EXPECT_EQ(listener_->counts().malformed, 0);
+
+  ZmqTransport begins(
+      Holding(CredentialsOf(SecretOfJob("letters"), Role::kWorker)));
+  auto channel = Must(begins.Connect({PeerId::Kind::kWorker, 7, 8}, tcp_, {}));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+}
+
+TEST_F(ExchangeTest, AWorkerThatIsFirstIsServedWhenTheServersFollow) {
+  const std::shared_ptr<LiveKeys> follows = Keys(Role::kWorker);
+  ZmqTransport worker(With(follows));
+  auto channel = Must(worker.Connect(kWorker, tcp_, {}));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+  EXPECT_TRUE(follows->Advance(kFrom));
+  EXPECT_FALSE(IsServed(*channel, kMoment));
+  EXPECT_TRUE(server_->Advance(kFrom));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+}
+
+// As programs do that look at their channels now and then.
+TEST_F(ExchangeTest, WhoDoesNotWaitFollowsToo) {
+  const std::shared_ptr<LiveKeys> follows = Keys(Role::kWorker);
+  ZmqTransport worker(With(follows));
+  auto channel = Must(worker.Connect(kWorker, tcp_, {}));
+  for (const std::shared_ptr<LiveKeys>& keys : {server_, follows}) {
+    EXPECT_TRUE(keys->Advance(kFrom));
+    Must(channel->Receive());
+    Must(listener_->Receive());
+  }
+  bool heard = false;
+  for (const absl::Time end = absl::Now() + kDeadline;
+       !heard && absl::Now() < end; absl::SleepFor(absl::Milliseconds(20))) {
+    Must(channel->Send(Probe(1)));
+    heard = Must(listener_->Receive()).has_value();
+  }
+  EXPECT_TRUE(heard);
+}
+
+// Who has been heard with an old key is not spoken to any more.
+TEST_F(ExchangeTest, NothingIsSentToWhoHasShownAnOldKey) {
+  ZmqTransport late(As(Role::kWorker));
+  auto channel = Must(late.Connect(kWorker, tcp_, {}));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+  EXPECT_TRUE(server_->Advance(kFrom));
+  Must(poller_.Wait(absl::ZeroDuration()));
+  EXPECT_TRUE(absl::IsNotFound(listener_->Send(kWorker, Probe(1))));
 }
 
 // A worker's door is known by the workers' key, and takes no servers for it.

@@ -11,13 +11,18 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/keys/authority.h"
 #include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
+#include "common/keys/key_follower.h"
+#include "common/keys/live_keys.h"
 #include "common/keys/secret.h"
+#include "common/mutex.h"
 #include "tests/support/must.h"
 
 namespace slackline {
@@ -189,8 +194,9 @@ TEST_F(KeyFileTest, PartsOfAKeyAllowWhatTheyAreFor) {
   const keys::Key job = Must(JobKeyOf(user, "digits", "user"));
   EXPECT_EQ(job.secret(), JobSecret(kUser, "digits").ToHex());
   const auto held = [](const keys::Key& key, Role role) {
-    return CredentialsFrom(Must(ParseKey(KeyText(key), "text")), "digits", role,
-                           "it");
+    const absl::StatusOr<KeyPlan> plan =
+        KeyPlanFrom(Must(ParseKey(KeyText(key), "text")), "digits", role, "it");
+    return plan.ok() ? absl::StatusOr<Credentials>(plan->first) : plan.status();
   };
   for (const Role role :
        {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
@@ -220,6 +226,180 @@ TEST_F(KeyFileTest, PartsOfAKeyAllowWhatTheyAreFor) {
     EXPECT_THAT(std::string(held(other, Role::kWorker).status().message()),
                 HasSubstr("of job 'letters', not of 'digits'"));
   }
+}
+
+TEST_F(KeyFileTest, ItsSuccessorIsReadWithIt) {
+  const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
+  keys::Key user;
+  user.set_secret(kUser.ToHex());
+  const keys::Key exchanged =
+      Must(WithNewKey(user, now, now + absl::Minutes(1)));
+  EXPECT_EQ(exchanged.secret(), user.secret());
+  EXPECT_EQ(exchanged.next_from(), 1'800'000'060);
+  EXPECT_NE(exchanged.next().secret(), user.secret());
+  // What is made of it has a successor that is made of its successor.
+  const keys::Key worker =
+      Must(RoleKeyOf(exchanged, "digits", Role::kWorker, "it"));
+  EXPECT_EQ(worker.secret(),
+            Must(RoleKeyOf(user, "digits", Role::kWorker, "it")).secret());
+  EXPECT_EQ(worker.next_from(), exchanged.next_from());
+  for (const keys::Key& key : {exchanged, worker}) {
+    Must(WriteKeyFile(file_, key, /*replace=*/true));
+    const KeyPlan plan = Must(
+        KeyPlanFrom(Must(ReadKeyFile(file_)), "digits", Role::kWorker, "it"));
+    EXPECT_EQ(
+        plan.first.own.bytes(),
+        CredentialsOf(JobSecret(kUser, "digits"), Role::kWorker).own.bytes());
+    ASSERT_TRUE(plan.next.has_value());
+    EXPECT_EQ(plan.next->own.ToHex(),
+              Must(RoleKeyOf(exchanged.next(), "digits", Role::kWorker, "it"))
+                  .secret());
+    EXPECT_EQ(plan.next_from, now + absl::Minutes(1));
+  }
+  // One exchange after the other.
+  const absl::Time between = now + absl::Seconds(59);
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      WithNewKey(exchanged, between, between + absl::Minutes(1)).status()));
+  const absl::Time later = now + absl::Minutes(1);
+  const keys::Key again =
+      Must(WithNewKey(exchanged, later, later + absl::Minutes(1)));
+  EXPECT_EQ(again.secret(), exchanged.next().secret());
+  EXPECT_NE(again.next().secret(), again.secret());
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      WithNewKey(worker, later, later + absl::Minutes(1)).status()));
+}
+
+TEST_F(KeyFileTest, WithASuccessorThatIsNoneSaysWhatIsWrong) {
+  const std::string secret = absl::StrCat("secret: \"", kUser.ToHex(), "\" ");
+  for (const auto& [rest, says] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"next {}", "next: secret: is missing"},
+           {"next { secret: \"12\" }", "next: secret: is no 64"},
+           {"next_from: 12", "next is not; both belong together"},
+           {absl::StrCat("next { ", secret, "}"), "next_from: is 0"},
+           {absl::StrCat("next { ", secret, "} next_from: -1"),
+            "next_from: is -1"},
+           {absl::StrCat("next { ", secret, "} next_from: 9000000000000"),
+            "from 1 to 253370764800"},
+           {absl::StrCat("next { ", secret, "next { ", secret,
+                         "} } next_from: 12"),
+            "has a successor itself"},
+           {absl::StrCat("next { ", secret, "job: \"a\" } next_from: 12"),
+            "of another job or role"}}) {
+    Write(secret + rest);
+    const absl::Status status = ReadKeyFile(file_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << rest << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(says));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file_));
+  }
+}
+
+// The keys of one process, and what others say meanwhile.
+class LiveKeysTest : public ::testing::Test {
+ protected:
+  static Credentials Of(uint8_t secret) {
+    return CredentialsOf(Secret(Secret::Bytes{secret}), Role::kWorker);
+  }
+  static bool Holds(const LiveKeys& keys, uint8_t secret) {
+    return keys.Get()->credentials.own.bytes() == Of(secret).own.bytes();
+  }
+  static KeyPlan Plan(uint8_t first, uint8_t next, absl::Time from) {
+    return {.first = Of(first), .next = Of(next), .next_from = from};
+  }
+
+  const absl::Time begin_ = absl::FromUnixSeconds(1'800'000'000);
+  const absl::Time exchange_ = begin_ + absl::Minutes(1);
+};
+
+TEST_F(LiveKeysTest, AreExchangedAtTheTimeThatIsPlanned) {
+  LiveKeys keys({.first = Of(1)}, begin_);
+  EXPECT_EQ(keys.NextFrom(), absl::InfiniteFuture());
+  EXPECT_TRUE(keys.Take(Plan(1, 2, exchange_)));
+  EXPECT_EQ(keys.NextFrom(), exchange_);
+  EXPECT_FALSE(keys.Advance(exchange_ - absl::Nanoseconds(1)));
+  EXPECT_TRUE(Holds(keys, 1));
+  EXPECT_EQ(keys.generation(), 0);
+  EXPECT_TRUE(keys.Advance(exchange_));
+  EXPECT_TRUE(Holds(keys, 2));
+  EXPECT_EQ(keys.generation(), 1);
+  EXPECT_EQ(keys.Get()->generation, 1);
+  EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
+  // The file is as it was: it is the exchange that has been.
+  EXPECT_TRUE(keys.Take(Plan(1, 2, exchange_)));
+  EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
+  EXPECT_TRUE(Holds(keys, 2));
+  // And another one.
+  EXPECT_TRUE(keys.Take(Plan(2, 3, exchange_ + absl::Hours(2))));
+  EXPECT_TRUE(keys.Advance(exchange_ + absl::Hours(2)));
+  EXPECT_TRUE(Holds(keys, 3));
+}
+
+TEST_F(LiveKeysTest, BeginWithThoseThatCount) {
+  EXPECT_TRUE(
+      Holds(LiveKeys(Plan(1, 2, exchange_), exchange_ - absl::Seconds(1)), 1));
+  EXPECT_TRUE(Holds(LiveKeys(Plan(1, 2, exchange_), exchange_), 2));
+}
+
+TEST_F(LiveKeysTest, AnExchangeCanBeCalledOff) {
+  LiveKeys keys(Plan(1, 2, exchange_), begin_);
+  EXPECT_TRUE(keys.Take({.first = Of(1)}));
+  EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
+  EXPECT_TRUE(Holds(keys, 1));
+}
+
+TEST_F(LiveKeysTest, OthersThatComeWithoutATimeChangeNothing) {
+  LiveKeys keys(Plan(1, 2, exchange_), begin_);
+  EXPECT_FALSE(keys.Take({.first = Of(3)}));
+  EXPECT_FALSE(keys.Take(Plan(3, 4, exchange_)));
+  EXPECT_EQ(keys.NextFrom(), exchange_);
+  // Those that follow are no others, and their time is known here.
+  EXPECT_TRUE(keys.Take({.first = Of(2)}));
+  EXPECT_FALSE(keys.Advance(begin_));
+  EXPECT_TRUE(keys.Advance(exchange_));
+  EXPECT_TRUE(Holds(keys, 2));
+}
+
+// Who writes the file does not wait for who reads it.
+TEST_F(KeyFileTest, IsFollowedByAProcessThatRuns) {
+  keys::Key key;
+  key.set_job("digits");
+  key.set_secret(kUser.ToHex());
+  Must(WriteKeyFile(file_, key));
+  Mutex mutex;
+  std::vector<std::string> said;
+  KeyFollower follower(
+      {.file = file_,
+       .job = "digits",
+       .role = Role::kServer,
+       .plan = Must(KeyPlanFrom(key, "digits", Role::kServer, "it"))},
+      [&](bool warns, const std::string& text) {
+        const MutexLock lock(mutex);
+        said.push_back(absl::StrCat(warns ? "warning: " : "", text));
+      });
+  const auto await = [&](const std::string& text) {
+    for (int i = 0; i < 3000; ++i) {
+      {
+        const MutexLock lock(mutex);
+        for (const std::string& one : said)
+          if (one.find(text) != std::string::npos) return true;
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  };
+  Write("secret: \"12", 0600);
+  EXPECT_TRUE(await("goes on with the key that it has"));
+  Write(KeyText(NewUserKey()), 0600);
+  EXPECT_TRUE(await("does not say from when on it counts"));
+  fs::remove(file_);
+  EXPECT_EQ(follower.keys()->generation(), 0);
+  const absl::Time now = absl::Now();
+  Must(WriteKeyFile(file_, Must(WithNewKey(key, now, now + absl::Seconds(4)))));
+  EXPECT_TRUE(await("will be exchanged at "));
+  EXPECT_TRUE(await("have been exchanged"));
+  EXPECT_EQ(follower.keys()->generation(), 1);
+  EXPECT_NE(follower.keys()->Get()->credentials.own.bytes(),
+            CredentialsOf(kUser, Role::kServer).own.bytes());
 }
 
 // Every message that there is, and every call: who may send it.

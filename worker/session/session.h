@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -82,8 +83,9 @@ class Session {
     // asks for it (Keep), and gives it back (Restore).
     bool keeps_state = false;
     HealthBoard* health = nullptr;  // As in WorkerLoop::Options.
-    // As in Credentials: what protects all-reduce over tcp.
-    std::optional<Secret> ring = std::nullopt;
+    // What protects all-reduce over tcp when a group connects, as in
+    // Credentials. Empty: nothing does.
+    std::function<std::optional<Secret>()> ring = {};
   };
 
   // Everything handed over outlives the session. `to_coordinator` and

@@ -661,7 +661,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
       .connect_timeout = GroupWaitMax(),
       .timeout = GroupWaitMax(),
       .link = SlowestLink(options.config),
-      .key = options.ring,
+      .key = options.ring ? options.ring() : std::nullopt,
       .keep_trying =
           [&] {
             SL_RETURN_IF_ERROR(loop.ending());

@@ -8,6 +8,7 @@
 #include "common/health/health_page.h"
 #include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
+#include "common/process/logging.h"
 #include "common/status.h"
 #include "job/job_config.h"
 
@@ -59,13 +60,12 @@ void WorkerPlace::Interruptible::Interrupt(const std::string& reason) {
 WorkerPlace::WorkerPlace(const MemberFlags& flags,
                          const config::ClusterConfig& config,
                          const TimeSource& time, HealthBoard* health,
-                         const std::optional<Credentials>& credentials)
+                         const std::optional<KeySource>& keys)
     : flags_(flags),
       config_(config),
       time_(time),
       health_(health),
-      ring_(credentials.has_value() ? credentials->ring : std::nullopt),
-      transports_(credentials),
+      transports_(keys, LogOfKeys()),
       workers_(WorkerProcesses(config)),
       index_(static_cast<size_t>(flags.index)),
       wishes_(WishesOfSignals(config)),
@@ -95,7 +95,7 @@ absl::Status WorkerPlace::Train(
                                 .step_by_table = work.step_by_table,
                                 .keeps_state = work.keeps_state,
                                 .health = health_,
-                                .ring = ring_},
+                                .ring = [this] { return transports_.ring(); }},
                                self(), transports_, parameters));
   joins_ = true;
   interruptible_.Set(&connected->session());
@@ -123,12 +123,12 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
                                         .index = flags.index,
                                         .port_given = flags.health_port,
                                         .time = time});
-         SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
-                             CredentialsHere(config, Role::kWorker, flags.key));
+         SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys,
+                             KeysHere(config, Role::kWorker, flags.key));
          WorkerPlace place(
              flags, config, time,
              health.ok() && *health != nullptr ? (*health)->board() : nullptr,
-             credentials);
+             keys);
          WarnOfAnotherHost(place.self());
          const absl::Status worked =
              health.ok() ? program.run(place) : health.status();

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/config/cluster_config.h"
+#include "common/keys/key_follower.h"
 #include "common/mutex.h"
 #include "common/net/delayed/delayed_transport.h"
 #include "common/net/process_transport.h"
@@ -44,11 +45,11 @@ void WarnOfAnotherHost(const WorkerProcess& self);
 // This process's place in the job.
 class WorkerPlace {
  public:
-  // What a worker of the job holds of its keys; nullopt with insecure: true.
+  // `keys`: nullopt with insecure: true.
   // `health` as in Session::Options.
   WorkerPlace(const MemberFlags& flags, const config::ClusterConfig& config,
               const TimeSource& time, HealthBoard* health,
-              const std::optional<Credentials>& credentials);
+              const std::optional<KeySource>& keys);
 
   const config::ClusterConfig& config() const { return config_; }
   const WorkerProcess& self() const { return workers_[index_]; }
@@ -93,7 +94,6 @@ class WorkerPlace {
   const config::ClusterConfig& config_;
   const TimeSource& time_;
   HealthBoard* const health_;
-  const std::optional<Secret> ring_;
   ProcessTransport transports_;
   bool joins_ = false;
   const std::vector<WorkerProcess> workers_;

@@ -11,7 +11,9 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace slackline {
 namespace {
@@ -25,12 +27,13 @@ enum Frame { kVersion, kId, kDomain, kAddress, kRoutingId, kMechanism, kKey };
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KeyCheck>> KeyCheck::Start(
-    zmq::context_t& context, const std::map<PublicKey, Role>& admits) {
+    zmq::context_t& context, std::shared_ptr<const LiveKeys> keys) {
   try {
     auto socket = std::make_unique<zmq::socket_t>(context, ZMQ_REP);
     socket->set(zmq::sockopt::linger, 0);
     socket->bind(kEndpoint);
-    return std::unique_ptr<KeyCheck>(new KeyCheck(std::move(socket), admits));
+    return std::unique_ptr<KeyCheck>(
+        new KeyCheck(std::move(socket), std::move(keys)));
   } catch (const std::exception& error) {  // Also of a thread.
     return absl::UnavailableError(
         absl::StrCat("check the keys of peers: ", error.what()));
@@ -38,8 +41,8 @@ absl::StatusOr<std::unique_ptr<KeyCheck>> KeyCheck::Start(
 }
 
 KeyCheck::KeyCheck(std::unique_ptr<zmq::socket_t> socket,
-                   const std::map<PublicKey, Role>& admits)
-    : admits_(admits), socket_(std::move(socket)) {
+                   std::shared_ptr<const LiveKeys> keys)
+    : keys_(std::move(keys)), socket_(std::move(socket)) {
   // Signals are for other threads: an answer goes out as a whole.
   sigset_t all;
   sigset_t before;
@@ -57,14 +60,18 @@ KeyCheck::Refusals KeyCheck::RefusalsIn(const std::string& domain) const {
   return found == refusals_.end() ? Refusals() : found->second;
 }
 
-std::string KeyCheck::UserIdOf(Role role) { return RoleName(role); }
+std::string KeyCheck::UserIdOf(const User& user) {
+  return absl::StrCat(RoleName(user.role), " ", user.generation);
+}
 
-bool KeyCheck::RoleOf(absl::string_view user_id, Role* role) {
-  for (const Role of :
+bool KeyCheck::UserOf(absl::string_view user_id, User* user) {
+  for (const Role role :
        {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
-    if (user_id != RoleName(of)) continue;
-    *role = of;
-    return true;
+    absl::string_view rest = user_id;
+    if (!absl::ConsumePrefix(&rest, RoleName(role))) continue;
+    user->role = role;
+    return absl::ConsumePrefix(&rest, " ") &&
+           absl::SimpleAtoi(rest, &user->generation);
   }
   return false;
 }
@@ -91,14 +98,16 @@ void KeyCheck::Answer() {
     request.emplace_back();
     if (!socket_->recv(request.back())) return;
   } while (request.back().more());
+  const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
+  const std::map<PublicKey, Role>& admits = held->credentials.admits;
   std::optional<Role> role;
   if (request.size() == kKey + 1 &&
       request[kMechanism].to_string_view() == "CURVE" &&
       request[kKey].size() == Secret::kBytes) {
     PublicKey key;
     std::memcpy(key.data(), request[kKey].data(), key.size());
-    const auto admitted = admits_.find(key);
-    if (admitted != admits_.end()) role = admitted->second;
+    const auto admitted = admits.find(key);
+    if (admitted != admits.end()) role = admitted->second;
   }
   if (!role.has_value() && request.size() > kAddress) {
     const MutexLock lock(mutex_);
@@ -113,7 +122,9 @@ void KeyCheck::Answer() {
       id,
       role.has_value() ? "200" : "400",
       role.has_value() ? "OK" : "no key of the job",
-      role.has_value() ? UserIdOf(*role) : "",
+      role.has_value()
+          ? UserIdOf({.role = *role, .generation = held->generation})
+          : "",
       ""};
   for (size_t i = 0; i < reply.size(); ++i) {
     (void)socket_->send(zmq::buffer(reply[i]), i + 1 < reply.size()

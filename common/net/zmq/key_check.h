@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/keys/credentials.h"
+#include "common/keys/live_keys.h"
 #include "common/keys/role.h"
 #include "common/mutex.h"
 
@@ -27,7 +27,7 @@ class KeyCheck {
   // One for each context, before its first listener binds. Fails with what
   // ZeroMQ says.
   static absl::StatusOr<std::unique_ptr<KeyCheck>> Start(
-      zmq::context_t& context, const std::map<PublicKey, Role>& admits);
+      zmq::context_t& context, std::shared_ptr<const LiveKeys> keys);
   // The context has been shut down.
   ~KeyCheck();
   KeyCheck(const KeyCheck&) = delete;
@@ -44,19 +44,24 @@ class KeyCheck {
   };
   Refusals RefusalsIn(const std::string& domain) const;
 
-  // What a message of an admitted peer has as its "User-Id".
-  static std::string UserIdOf(Role role);
+  // Whose key a peer has shown, and of which generation of keys it was.
+  struct User {
+    Role role = Role::kReader;
+    int64_t generation = 0;
+  };
+  // What a message of an admitted peer has as its "User-Id": "worker 0".
+  static std::string UserIdOf(const User& user);
   // False if it is no such text.
-  static bool RoleOf(absl::string_view user_id, Role* role);
+  static bool UserOf(absl::string_view user_id, User* user);
 
  private:
   KeyCheck(std::unique_ptr<zmq::socket_t> socket,
-           const std::map<PublicKey, Role>& admits);
+           std::shared_ptr<const LiveKeys> keys);
   void Run();
 
   void Answer();
 
-  const std::map<PublicKey, Role> admits_;
+  const std::shared_ptr<const LiveKeys> keys_;
   std::atomic<bool> alive_{true};
   mutable Mutex mutex_;
   std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);

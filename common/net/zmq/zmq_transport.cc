@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/keys/authority.h"
 #include "common/net/header_codec.h"
 #include "common/net/payload_frames.h"
@@ -42,6 +43,11 @@ constexpr size_t kKeptTimesMax = 16;
 constexpr absl::Duration kHandshakeMax = absl::Seconds(10);
 // Who ends a connection sooner does not do so because he heard nothing.
 constexpr absl::Duration kDroppedAtOnce = absl::Seconds(5);
+// How long a listener tries to get its place back, when it binds anew.
+constexpr absl::Duration kBindAgainMax = absl::Seconds(2);
+// A thread that waits sees within this time that its keys were exchanged.
+constexpr absl::Duration kLookAtKeysEvery = absl::Seconds(1);
+constexpr char kWithin[] = "inproc://";
 // As many as ZeroMQ allows.
 constexpr int kSocketsMax = 65535;
 
@@ -284,7 +290,7 @@ void ZmqSocket::ConnectWith(const Credentials& credentials) {
   socket_.set(zmq::sockopt::curve_secretkey,
               KeyBuffer(credentials.own.bytes()));
   encrypted_ = true;
-  tag_ = std::make_unique<PayloadTag>();
+  if (tag_ == nullptr) tag_ = std::make_unique<PayloadTag>();
 }
 
 void ZmqSocket::ListenWith(const Credentials& credentials) {
@@ -292,7 +298,7 @@ void ZmqSocket::ListenWith(const Credentials& credentials) {
   socket_.set(zmq::sockopt::curve_secretkey,
               KeyBuffer(credentials.own.bytes()));
   encrypted_ = true;
-  tag_ = std::make_unique<PayloadTag>();
+  if (tag_ == nullptr) tag_ = std::make_unique<PayloadTag>();
 }
 
 absl::StatusOr<absl::Duration> ZmqSocket::WaitMax() {
@@ -509,11 +515,11 @@ absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
 
 class ZmqListener : public Listener {
  public:
-  // Without credentials everybody is heard.
-  // `suffix` is its own in this process. With credentials `key_check` is there.
+  // Without keys everybody is heard. `suffix` is its own in this process. With
+  // keys `key_check` is there.
   ZmqListener(zmq::context_t& context, const std::string& suffix,
-              const std::optional<Credentials>& credentials,
-              const KeyCheck* key_check, const ChannelOptions& options);
+              std::shared_ptr<const LiveKeys> keys, const KeyCheck* key_check,
+              const ChannelOptions& options);
   ~ZmqListener() override {
     if (monitor_.has_value()) EndMonitor(socket_.raw());
   }
@@ -533,13 +539,21 @@ class ZmqListener : public Listener {
   void Forget(const PeerId& peer);
   // Takes in which connections have begun and ended.
   absl::Status ReceiveConnections();
-  // Why the sender of this frame may not say that; empty: it may.
-  std::string WhyRefused(zmq::message_t& id, const Incoming& incoming);
+  // Goes over to new keys, if there are.
+  absl::Status FollowKeys();
+  absl::Status BindAgain(const std::string& endpoint);
+  // Why the sender of this frame may not say that; empty: it may. Who only has
+  // not gone over to new keys yet is not to be `told`, and repeats it when he
+  // has.
+  std::string WhyRefused(zmq::message_t& id, const Incoming& incoming,
+                         bool* told);
 
   ZmqSocket socket_;
   zmq::context_t& context_;
-  const bool has_keys_;
+  const std::shared_ptr<const LiveKeys> keys_;
+  int64_t generation_ = 0;  // Of the keys that socket_ has.
   const KeyCheck* const key_check_;
+  std::vector<std::string> bound_;  // With keys: where it listens.
   const std::string domain_;  // Of this listener's peers, to the key check.
   // Of the connection that ends next: what was wrong with it, or that it has
   // not shown a key.
@@ -555,17 +569,17 @@ class ZmqListener : public Listener {
 };
 
 ZmqListener::ZmqListener(zmq::context_t& context, const std::string& suffix,
-                         const std::optional<Credentials>& credentials,
+                         std::shared_ptr<const LiveKeys> keys,
                          const KeyCheck* key_check,
                          const ChannelOptions& options)
     : socket_(context, ZMQ_ROUTER, options),
       context_(context),
-      has_keys_(credentials.has_value()),
+      keys_(std::move(keys)),
       key_check_(key_check),
       domain_(suffix),
       monitor_endpoint_(absl::StrCat("inproc://connections-", suffix)),
       tcp_peers_({.unread_bytes_max = options.unread_bytes_max,
-                  .shows_key = credentials.has_value()}) {
+                  .shows_key = keys_ != nullptr}) {
   zmq::socket_t& router = socket_.raw();
   // A send to nobody is an error, not silence; and a peer that has come back
   // replaces its old connection, which may not have ended here yet.
@@ -578,8 +592,10 @@ ZmqListener::ZmqListener(zmq::context_t& context, const std::string& suffix,
   router.set(zmq::sockopt::rcvhwm, 0);
   router.set(zmq::sockopt::maxmsgsize,
              std::min(options.message_bytes_max, options.unread_bytes_max));
-  if (has_keys_) {
-    socket_.ListenWith(*credentials);
+  if (keys_ != nullptr) {
+    const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
+    generation_ = held->generation;
+    socket_.ListenWith(held->credentials);
     router.set(zmq::sockopt::zap_domain, domain_);
   }
   router.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshakeMax));
@@ -612,9 +628,48 @@ std::vector<int> ZmqListener::Descriptors() const {
   return {socket_.Descriptor(), monitor_->Descriptor()};
 }
 
+absl::Status ZmqListener::FollowKeys() {
+  if (keys_ == nullptr || keys_->generation() == generation_)
+    return absl::OkStatus();
+  const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
+  generation_ = held->generation;
+  // Nothing is sent any more to who has shown an old key only.
+  routes_.clear();
+  older_routes_.clear();
+  socket_.ListenWith(held->credentials);
+  for (const std::string& endpoint : bound_) {
+    try {
+      socket_.raw().unbind(endpoint);
+    } catch (const zmq::error_t& error) {
+      return CallFailed(absl::StrCat("give up ", endpoint), "", error);
+    }
+    SL_RETURN_IF_ERROR(BindAgain(endpoint));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ZmqListener::BindAgain(const std::string& endpoint) {
+  // ZeroMQ gives the place up in another thread.
+  const absl::Time end = MonotonicNow() + kBindAgainMax;
+  while (true) {
+    try {
+      socket_.raw().bind(endpoint);
+      return absl::OkStatus();
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EADDRINUSE || MonotonicNow() > end) {
+        return CallFailed(absl::StrCat("bind to ", endpoint, " with new keys"),
+                          BindHint(error.num()), error);
+      }
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 absl::StatusOr<absl::Duration> ZmqListener::WaitMax() {
+  SL_RETURN_IF_ERROR(FollowKeys());
   if (monitor_.has_value()) SL_RETURN_IF_ERROR(ReceiveConnections());
-  SL_ASSIGN_OR_RETURN(const absl::Duration may_wait, socket_.WaitMax());
+  SL_ASSIGN_OR_RETURN(absl::Duration may_wait, socket_.WaitMax());
+  if (keys_ != nullptr) may_wait = std::min(may_wait, kLookAtKeysEvery);
   if (tcp_peers_.empty()) return may_wait;
   const absl::Time now = MonotonicNow();
   tcp_peers_.Look(now);
@@ -632,7 +687,7 @@ absl::Status ZmqListener::ReceiveConnections() {
         break;
       // The end of the connection follows at once.
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        why_ends_ = WhyProtocolFailed(event->value, has_keys_);
+        why_ends_ = WhyProtocolFailed(event->value, keys_ != nullptr);
         break;
       // Who has no key ends the connection when he sees that he needs one; who
       // only looks whether somebody listens does, too; who says nothing is
@@ -659,22 +714,27 @@ absl::Status ZmqListener::ReceiveConnections() {
 }
 
 std::string ZmqListener::WhyRefused(zmq::message_t& id,
-                                    const Incoming& incoming) {
+                                    const Incoming& incoming, bool* told) {
   // Threads of this process have no connection, and no key.
-  if (!has_keys_ || zmq_msg_get(id.handle(), ZMQ_SRCFD) < 0) return "";
+  if (keys_ == nullptr || zmq_msg_get(id.handle(), ZMQ_SRCFD) < 0) return "";
   // ZeroMQ lets everybody in when nobody checks keys, and believes what he says
   // of himself.
   if (!key_check_->alive()) return "has a key that nobody has checked";
-  const char* const user = zmq_msg_gets(id.handle(), "User-Id");
-  Role role = Role::kReader;
-  if (user == nullptr || !KeyCheck::RoleOf(user, &role)) return "has no key";
+  const char* const id_of_user = zmq_msg_gets(id.handle(), "User-Id");
+  KeyCheck::User user;
+  if (id_of_user == nullptr || !KeyCheck::UserOf(id_of_user, &user))
+    return "has no key";
+  if (user.generation != generation_) {
+    *told = false;
+    return "has shown a key that has been exchanged since";
+  }
   const std::string why =
-      MayBe(role, incoming.from.kind)
-          ? WhyNotSay(role, incoming.message.header)
+      MayBe(user.role, incoming.from.kind)
+          ? WhyNotSay(user.role, incoming.message.header)
           : absl::StrCat("may not be ", incoming.from.ToString());
-  return why.empty()
-             ? ""
-             : absl::StrCat("who has the key of a ", RoleName(role), " ", why);
+  return why.empty() ? ""
+                     : absl::StrCat("who has the key of a ",
+                                    RoleName(user.role), " ", why);
 }
 
 absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
@@ -691,7 +751,11 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
     }
     TakeIpv6(endpoint, &socket_.raw());
     socket_.raw().bind(endpoint);
-    return socket_.raw().get(zmq::sockopt::last_endpoint);
+    const std::string bound = socket_.raw().get(zmq::sockopt::last_endpoint);
+    // Within the process there are no keys.
+    if (keys_ != nullptr && !absl::StartsWith(bound, kWithin))
+      bound_.push_back(bound);
+    return bound;
   } catch (const zmq::error_t& error) {
     return CallFailed(absl::StrCat("bind to ", endpoint), BindHint(error.num()),
                       error);
@@ -699,6 +763,7 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
 }
 
 absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
+  SL_RETURN_IF_ERROR(FollowKeys());
   for (int i = 0; i < kMalformedPerCall; ++i) {
     zmq::message_t id;
     SL_ASSIGN_OR_RETURN(const bool received, socket_.ReceiveFrame(&id));
@@ -727,7 +792,8 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
           "without a suffix such as #1a";
     }
     if (fault.empty()) {
-      const std::string refused = WhyRefused(id, incoming);
+      bool told = true;
+      const std::string refused = WhyRefused(id, incoming, &told);
       if (refused.empty()) {
         Learn(incoming.from, text);
         return incoming;
@@ -735,7 +801,7 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
       ++counts_.refused;
       counts_.last_refused =
           absl::StrCat(incoming.from.ToString(), ": ", refused);
-      SendError(id, refused);
+      if (told) SendError(id, refused);
       continue;
     }
     ++counts_.malformed;
@@ -833,7 +899,7 @@ class ZmqChannel : public Channel {
   // Connects.
   ZmqChannel(zmq::context_t& context, const std::string& routing_id,
              const std::string& monitor_endpoint, const std::string& endpoint,
-             const std::optional<Credentials>& credentials,
+             std::shared_ptr<const LiveKeys> keys,
              const ChannelOptions& options);
   ~ZmqChannel() override {
     if (monitor_.has_value()) EndMonitor(socket_.raw());
@@ -850,7 +916,12 @@ class ZmqChannel : public Channel {
   absl::StatusOr<absl::Duration> WaitMax() override;
 
  private:
+  // Goes over to new keys, if there are.
+  absl::Status FollowKeys();
+
   const std::string endpoint_;
+  const std::shared_ptr<const LiveKeys> keys_;
+  int64_t generation_ = 0;  // Of the keys that socket_ has.
   ZmqSocket socket_;
   std::optional<LinkMonitor> monitor_;
   ChannelCounts counts_;
@@ -859,11 +930,17 @@ class ZmqChannel : public Channel {
 ZmqChannel::ZmqChannel(zmq::context_t& context, const std::string& routing_id,
                        const std::string& monitor_endpoint,
                        const std::string& endpoint,
-                       const std::optional<Credentials>& credentials,
+                       std::shared_ptr<const LiveKeys> keys,
                        const ChannelOptions& options)
-    : endpoint_(endpoint), socket_(context, ZMQ_DEALER, options) {
+    : endpoint_(endpoint),
+      keys_(std::move(keys)),
+      socket_(context, ZMQ_DEALER, options) {
   zmq::socket_t& dealer = socket_.raw();
-  if (credentials.has_value()) socket_.ConnectWith(*credentials);
+  if (keys_ != nullptr) {
+    const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
+    generation_ = held->generation;
+    socket_.ConnectWith(held->credentials);
+  }
   dealer.set(zmq::sockopt::routing_id, routing_id);
   // Try again soon at first, since processes start together, then less often.
   dealer.set(zmq::sockopt::reconnect_ivl, 20);
@@ -880,8 +957,27 @@ std::vector<int> ZmqChannel::Descriptors() const {
   return {socket_.Descriptor(), monitor_->socket().Descriptor()};
 }
 
+absl::Status ZmqChannel::FollowKeys() {
+  if (keys_ == nullptr || keys_->generation() == generation_)
+    return absl::OkStatus();
+  const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
+  generation_ = held->generation;
+  if (absl::StartsWith(endpoint_, kWithin)) return absl::OkStatus();
+  try {
+    socket_.raw().disconnect(endpoint_);
+    socket_.ConnectWith(held->credentials);
+    socket_.raw().connect(endpoint_);
+  } catch (const zmq::error_t& error) {
+    return CallFailed(absl::StrCat("connect to ", endpoint_, " with new keys"),
+                      ConnectHint(error.num()), error);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<absl::Duration> ZmqChannel::WaitMax() {
-  SL_ASSIGN_OR_RETURN(const absl::Duration may_wait, socket_.WaitMax());
+  SL_RETURN_IF_ERROR(FollowKeys());
+  SL_ASSIGN_OR_RETURN(absl::Duration may_wait, socket_.WaitMax());
+  if (keys_ != nullptr) may_wait = std::min(may_wait, kLookAtKeysEvery);
   if (!monitor_.has_value()) return may_wait;
   SL_ASSIGN_OR_RETURN(const absl::Duration of_monitor,
                       monitor_->socket().WaitMax());
@@ -889,6 +985,7 @@ absl::StatusOr<absl::Duration> ZmqChannel::WaitMax() {
 }
 
 absl::StatusOr<std::optional<Message>> ZmqChannel::Receive() {
+  SL_RETURN_IF_ERROR(FollowKeys());
   for (int i = 0; i < kMalformedPerCall; ++i) {
     zmq::message_t header;
     SL_ASSIGN_OR_RETURN(const bool received, socket_.ReceiveFrame(&header));
@@ -974,7 +1071,7 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
 
 ZmqTransport::ZmqTransport(const Options& options)
     : process_(getpid()),
-      credentials_(options.credentials),
+      keys_(options.keys),
       context_(std::make_unique<zmq::context_t>(options.io_threads)),
       token_(RandomNumber()) {
   // By default a process has 1023, and a shard thread takes a few.
@@ -993,7 +1090,7 @@ ZmqTransport::~ZmqTransport() {
 }
 
 absl::Status ZmqTransport::CheckCurve() const {
-  if (!credentials_.has_value()) return absl::OkStatus();
+  if (keys_ == nullptr) return absl::OkStatus();
   int major = 0;
   int minor = 0;
   int patch = 0;
@@ -1014,9 +1111,8 @@ absl::Status ZmqTransport::CheckCurve() const {
 absl::StatusOr<const KeyCheck*> ZmqTransport::BeginKeyCheck() {
   SL_RETURN_IF_ERROR(CheckCurve());
   const MutexLock lock(key_check_mutex_);
-  if (credentials_.has_value() && key_check_ == nullptr) {
-    SL_ASSIGN_OR_RETURN(key_check_,
-                        KeyCheck::Start(*context_, credentials_->admits));
+  if (keys_ != nullptr && key_check_ == nullptr) {
+    SL_ASSIGN_OR_RETURN(key_check_, KeyCheck::Start(*context_, keys_));
   }
   return key_check_.get();
 }
@@ -1033,8 +1129,8 @@ absl::StatusOr<std::unique_ptr<Listener>> ZmqTransport::Listen(
   SL_RETURN_IF_ERROR(CheckChannelOptions(options));
   SL_ASSIGN_OR_RETURN(const KeyCheck* const key_check, BeginKeyCheck());
   try {
-    return std::make_unique<ZmqListener>(*context_, UniqueSuffix(),
-                                         credentials_, key_check, options);
+    return std::make_unique<ZmqListener>(*context_, UniqueSuffix(), keys_,
+                                         key_check, options);
   } catch (const zmq::error_t& error) {
     return CallFailed("create a ROUTER socket",
                       error.num() == EMFILE ? kFilesHint : "", error);
@@ -1051,8 +1147,7 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
     return std::make_unique<ZmqChannel>(
         *context_,
         absl::StrCat(self.ToString(), std::string(1, kSuffixMark), suffix),
-        absl::StrCat("inproc://link-", suffix), endpoint, credentials_,
-        options);
+        absl::StrCat("inproc://link-", suffix), endpoint, keys_, options);
   } catch (const zmq::error_t& error) {
     return CallFailed(absl::StrCat("connect to ", endpoint),
                       ConnectHint(error.num()), error);

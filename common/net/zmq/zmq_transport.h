@@ -10,11 +10,13 @@
 // other socket has. So two processes that call themselves alike never share a
 // routing id, which ZeroMQ does not bear well.
 //
-// With credentials every tcp and ipc connection is encrypted and authenticated
+// With keys every tcp and ipc connection is encrypted and authenticated
 // by CURVE (rfc.zeromq.org/spec/26): both ends prove their role's key
 // (common/keys/credentials.h), with new session keys for each connection, so
 // nothing that was recorded counts again. Connections within the process need
-// none.
+// none. When the keys are exchanged (common/keys/live_keys.h), listeners bind
+// anew with the new ones, hear nobody any more who has shown an old one, and
+// channels connect anew.
 //
 // Only files of this folder (and the raw half of benchmarks) include zmq.hpp.
 #pragma once
@@ -25,10 +27,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "common/keys/credentials.h"
+#include "common/keys/live_keys.h"
 #include "common/mutex.h"
 #include "common/net/transport.h"
 
@@ -53,7 +54,7 @@ class ZmqTransport : public Transport {
     // One moves about 4 GB/s; more only help with several busy peers and cores.
     int io_threads = 1;
     // Without: everything is plain, and everybody is heard.
-    std::optional<Credentials> credentials = std::nullopt;
+    std::shared_ptr<const LiveKeys> keys = nullptr;
   };
   ZmqTransport() : ZmqTransport(Options()) {}
   explicit ZmqTransport(const Options& options);
@@ -73,13 +74,13 @@ class ZmqTransport : public Transport {
   std::string UniqueSuffix();
 
   // Lets nobody in without a key, from the first listener on.
-  // nullptr without credentials.
+  // nullptr without keys.
   absl::StatusOr<const KeyCheck*> BeginKeyCheck();
-  // FailedPrecondition: there are credentials, and this libzmq has no CURVE.
+  // FailedPrecondition: there are keys, and this libzmq has no CURVE.
   absl::Status CheckCurve() const;
 
   const pid_t process_;
-  const std::optional<Credentials> credentials_;
+  const std::shared_ptr<const LiveKeys> keys_;  // nullptr: everything is plain.
   std::unique_ptr<zmq::context_t> context_;
   Mutex key_check_mutex_;
   std::unique_ptr<KeyCheck> key_check_ ABSL_GUARDED_BY(key_check_mutex_);

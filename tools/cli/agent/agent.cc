@@ -261,6 +261,9 @@ class Agent {
       case agent::ToAgent::kPutFile:
         PutFile(message.put_file());
         return;
+      case agent::ToAgent::kKeys:
+        ExchangeKeys(message.keys());
+        return;
       case agent::ToAgent::kSendAgain:
         if (files_.has_value()) files_->SendAgain(message.send_again());
         next_look_ = time_.Now();
@@ -306,7 +309,7 @@ class Agent {
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
-      SL_RETURN_IF_ERROR(TakeKeys(begin));
+      SL_RETURN_IF_ERROR(TakeKeys(begin.keys()));
       files_.emplace(begin.run_folder(), MaySend(begin));
       put_.emplace(begin.run_folder());
     } else {
@@ -319,19 +322,36 @@ class Agent {
   }
 
   // They go with this agent: the folder is of this host alone.
-  absl::Status TakeKeys(const agent::Begin& begin) {
-    SL_RETURN_IF_ERROR(TakeKey(kJobKeyName, begin.job_key()));
-    return TakeKey(kWorkerKeyName, begin.worker_key());
+  absl::Status TakeKeys(const agent::Keys& keys) {
+    std::vector<TemporaryKeyFile> files;
+    const auto take = [&](const char* name,
+                          const std::string& text) -> absl::Status {
+      if (text.empty()) return absl::OkStatus();
+      SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
+      SL_ASSIGN_OR_RETURN(
+          TemporaryKeyFile file,
+          TemporaryKeyFile::Write(absl::StrCat(run_folder_, "/", name), key));
+      files.push_back(std::move(file));
+      return absl::OkStatus();
+    };
+    SL_RETURN_IF_ERROR(take(kJobKeyName, keys.job_key()));
+    SL_RETURN_IF_ERROR(take(kWorkerKeyName, keys.worker_key()));
+    // Those before them have been replaced.
+    key_files_.swap(files);
+    return absl::OkStatus();
   }
 
-  absl::Status TakeKey(const char* name, const std::string& text) {
-    if (text.empty()) return absl::OkStatus();
-    SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
-    SL_ASSIGN_OR_RETURN(
-        TemporaryKeyFile file,
-        TemporaryKeyFile::Write(absl::StrCat(run_folder_, "/", name), key));
-    key_files_.push_back(std::move(file));
-    return absl::OkStatus();
+  void ExchangeKeys(const agent::Keys& keys) {
+    if (!put_.has_value()) return;
+    const absl::Status taken = TakeKeys(keys);
+    if (taken.ok()) return;
+    agent::FromAgent message;
+    message.set_note(absl::StrCat(
+        "warning: host ", host_name_,
+        ": the new keys of the job cannot be kept there, so its processes will "
+        "be refused when they count: ",
+        taken.message()));
+    Send(message);
   }
 
   void PutFile(const agent::FilePart& part) {

@@ -28,20 +28,19 @@ uint64_t RandomInstance() {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(
-    std::string job, const std::optional<Credentials>& credentials)
+CoordinatorClient::CoordinatorClient(std::string job,
+                                     const std::optional<KeySource>& keys)
     : job_(std::move(job)),
-      has_key_(credentials.has_value()),
-      transports_(credentials),
+      has_key_(keys.has_value()),
+      transports_(keys),
       // People do not notice a few microseconds.
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
     const std::vector<std::string>& endpoints, const std::string& job,
-    const std::optional<Credentials>& credentials) {
+    const std::optional<KeySource>& keys) {
   SL_CHECK(!endpoints.empty(), "a coordinator is somewhere");
-  std::unique_ptr<CoordinatorClient> client(
-      new CoordinatorClient(job, credentials));
+  std::unique_ptr<CoordinatorClient> client(new CoordinatorClient(job, keys));
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = 0,
                     .instance = RandomInstance()};

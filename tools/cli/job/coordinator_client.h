@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/keys/key_follower.h"
 #include "common/message.h"
 #include "common/net/poller.h"
 #include "common/net/process_transport.h"
@@ -28,10 +29,10 @@ class CoordinatorClient {
   // there are several, the coordinator of `job` is at one of them, and may come
   // to another one. What else answers there does not count, as another job's
   // coordinator. At the only one whoever answers is the coordinator.
-  // `credentials`: nullopt for a job with insecure: true.
+  // `keys`: nullopt for a job with insecure: true.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(
       const std::vector<std::string>& endpoints, const std::string& job,
-      const std::optional<Credentials>& credentials);
+      const std::optional<KeySource>& keys);
 
   // These send without waiting; what is lost is not repeated. The others go to
   // the endpoint that has last given a status, and to nobody if none has.
@@ -86,8 +87,7 @@ class CoordinatorClient {
     Message message;
   };
 
-  CoordinatorClient(std::string job,
-                    const std::optional<Credentials>& credentials);
+  CoordinatorClient(std::string job, const std::optional<KeySource>& keys);
   // A call for a status goes to all places, others to where the coordinator is.
   absl::Status Send(wire::Call call);
   // The next message of any place; nullopt if there is none.

@@ -36,11 +36,11 @@ std::string KeyFileOf(const std::string& given, const std::string& config) {
   return fs::exists(file, error) ? file : "";
 }
 
-absl::StatusOr<std::optional<Credentials>> KeyOfJob(
+absl::StatusOr<std::optional<KeySource>> KeyOfJob(
     const std::string& given, const std::string& path,
     const config::ClusterConfig& config) {
-  return CredentialsHere(config, Role::kOperator,
-                         KeyPlaceHere(KeyFileOf(given, path)));
+  return KeysHere(config, Role::kOperator,
+                  KeyPlaceHere(KeyFileOf(given, path)));
 }
 
 bool HasEnded(const std::string& config) {
@@ -100,11 +100,11 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   if (!config.ok()) {
     return absl::InvalidArgumentError(config.status().message());
   }
-  SL_ASSIGN_OR_RETURN(const std::optional<Credentials> credentials,
+  SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys,
                       KeyOfJob(options.key, options.config, *config));
   SL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
                       CoordinatorClient::Connect(CoordinatorEndpoints(*config),
-                                                 config->job(), credentials));
+                                                 config->job(), keys));
   JobConnection job(options, *std::move(config), std::move(client));
   const absl::Status asked = job.Refresh();
   if (absl::IsDeadlineExceeded(asked)) {

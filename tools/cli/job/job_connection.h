@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/keys/credentials.h"
+#include "common/keys/key_follower.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "tools/cli/job/coordinator_client.h"
@@ -30,7 +30,7 @@ std::string ClusterFileOf(const std::string& config);
 // neither is there, and the user's is meant.
 std::string KeyFileOf(const std::string& given, const std::string& config);
 // What this program, as an operator, holds of the key of the job.
-absl::StatusOr<std::optional<Credentials>> KeyOfJob(
+absl::StatusOr<std::optional<KeySource>> KeyOfJob(
     const std::string& given, const std::string& path,
     const config::ClusterConfig& config);
 

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/config/shell_line.h"
 #include "common/keys/key_file.h"
 #include "common/process/job_key.h"
@@ -24,24 +26,34 @@ absl::StatusOr<keys::Key> PartOf(const keys::Key& key, const std::string& job,
       "--role: '", role, "' is none of worker, operator, reader and all"));
 }
 
+absl::StatusOr<std::string> FileOf(const std::string& given) {
+  std::string file = given.empty() ? KeyPlaceHere("").own : given;
+  if (!file.empty()) return file;
+  return absl::NotFoundError(
+      "this user has no home, where its key would be; name a file with --key");
+}
+
+std::string CopyLine(const std::string& file) {
+  return ShellLine({"scp", "-p", file, absl::StrCat("HOST:", file)});
+}
+
+// Less, and a process may not have looked at its file by then.
+constexpr absl::Duration kRotateInMin = absl::Seconds(5);
+constexpr absl::Duration kRotateInMax = absl::Hours(24);
+
 }  // namespace
 
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
-  const std::string file =
-      options.file.empty() ? KeyPlaceHere("").own : options.file;
-  if (file.empty()) {
-    return absl::NotFoundError(
-        "this user has no home, where its key would be; name a file with "
-        "--key");
-  }
+  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.file));
   const absl::Status written =
       WriteKeyFile(file, NewUserKey(), /*replace=*/options.force);
   if (absl::IsAlreadyExists(written)) {
     SL_RETURN_IF_ERROR(ReadKeyFile(file).status());
     return absl::StrCat(
         file,
-        " is there already, and is left as it is (--force makes a new "
-        "one: jobs that run go on with the old one, and need it)\n");
+        " is there already, and is left as it is (`slackline keys rotate` "
+        "exchanges it, also for jobs that run; --force makes a new one, and "
+        "jobs that run go on with the old one, and need it)\n");
   }
   SL_RETURN_IF_ERROR(written);
   if (!options.file.empty()) {
@@ -53,8 +65,41 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
       ": made. Your jobs on this machine use it from now on. Other machines on "
       "which you start processes by hand need the same file, readable by you "
       "alone, for example by\n  ",
-      ShellLine({"scp", "-p", file, absl::StrCat("HOST:", file)}),
+      CopyLine(file),
       "\n`slackline run` takes the key of its job along by itself.\n");
+}
+
+absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
+  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.file));
+  absl::Duration in;
+  if (!absl::ParseDuration(options.in, &in) || in < kRotateInMin ||
+      in > kRotateInMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--in: '", options.in, "' is no time from ",
+        absl::FormatDuration(kRotateInMin), " to ",
+        absl::FormatDuration(kRotateInMax), ", such as 30s or 5m"));
+  }
+  SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(file));
+  const absl::Time now = absl::Now();
+  const absl::StatusOr<keys::Key> rotated = WithNewKey(key, now, now + in);
+  if (!rotated.ok()) {
+    return Annotate(rotated.status(), absl::StrCat("key file ", file));
+  }
+  SL_RETURN_IF_ERROR(WriteKeyFile(file, *rotated, /*replace=*/true));
+  return absl::StrCat(
+      file, ": from ",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S",
+                       absl::FromUnixSeconds(rotated->next_from()),
+                       absl::LocalTimeZone()),
+      " on (in ", absl::FormatDuration(in),
+      ") a new key counts, and the old one nowhere any more. Jobs that "
+      "`slackline run` has started with this file go over to it by "
+      "themselves, and so do processes that were started by hand on this "
+      "machine. Other machines with such processes need this file before "
+      "then:\n  ",
+      CopyLine(file),
+      "\nParts that `slackline keys export` has made of it are to be made "
+      "again.\n");
 }
 
 absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {

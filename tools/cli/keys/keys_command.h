@@ -15,6 +15,14 @@ struct InitKeyOptions {
 // Returns what to tell the user.
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options);
 
+struct RotateKeyOptions {
+  std::string file = {};  // As --key; empty: the user's own.
+  std::string in = "1m";  // From when on the new one counts.
+};
+
+// Plans the exchange of a key for a new one. Returns what to tell the user.
+absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options);
+
 struct ExportKeyOptions {
   std::string config;    // Of the job; a file or the folder of a run.
   std::string role;      // "worker", "operator", "reader" or "all".

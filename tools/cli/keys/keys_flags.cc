@@ -12,7 +12,8 @@ namespace slackline {
 void AddKeysCommands(CLI::App* app, int* exit_code) {
   CLI::App* const keys = app->add_subcommand(
       "keys",
-      "Makes the key that protects your jobs, and parts of it for others.");
+      "Makes and exchanges the key that protects your jobs, and makes parts of "
+      "it for others.");
   keys->require_subcommand(1);
   keys->footer(
       "A job of one machine, and what `slackline run` starts on others, needs "
@@ -28,11 +29,32 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
                            "The file; default: ~/.config/slackline/key");
   init_command->add_flag("--force", init->force,
                          "In place of one that is there. Jobs that run go on "
-                         "with the old one, which you then no longer have");
+                         "with the old one, which you then no longer have: see "
+                         "`rotate`");
   init_command->callback([=] {
     const absl::StatusOr<std::string> said = InitKey(*init);
     if (said.ok()) PrintResult(*said);
     *exit_code = said.ok() ? kExitDone : Fail("keys init", said.status());
+  });
+
+  const auto rotate = std::make_shared<RotateKeyOptions>();
+  CLI::App* const rotate_command = keys->add_subcommand(
+      "rotate",
+      "Exchanges your key for a new one at a time that all your jobs know, so "
+      "that they go on running. From then on the old one opens nothing.");
+  rotate_command->add_option("--key", rotate->file,
+                             "The file that your jobs were started with; "
+                             "default: ~/.config/slackline/key");
+  rotate_command
+      ->add_option("--in", rotate->in,
+                   "When: as long as it takes until each machine has the file, "
+                   "and a few seconds more, since clocks differ")
+      ->default_str(rotate->in);
+  rotate_command->footer("docs/security.md");
+  rotate_command->callback([=] {
+    const absl::StatusOr<std::string> said = RotateKey(*rotate);
+    if (said.ok()) PrintResult(*said);
+    *exit_code = said.ok() ? kExitDone : Fail("keys rotate", said.status());
   });
 
   const auto part = std::make_shared<ExportKeyOptions>();

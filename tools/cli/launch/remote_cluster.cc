@@ -136,6 +136,7 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
           options_.config.has_checkpoint()
               ? CheckpointRoot(options_.config, options_.launch.out_dir)
               : ""),
+      keys_(options_.keys),
       launch_(options_.launch),
       sender_mark_(MarkName()),
       logs_(options_.launch.out_dir),
@@ -258,8 +259,33 @@ absl::Status RemoteCluster::PutRecords() {
   return absl::OkStatus();
 }
 
+agent::Keys RemoteCluster::KeysOf(const std::string& host) const {
+  agent::Keys keys;
+  for (const auto& [member, where] : hosts_of_) {
+    if (where != host) continue;
+    if (member.worker) {
+      keys.set_worker_key(keys_.worker_key());
+    } else {
+      keys.set_job_key(keys_.job_key());
+    }
+  }
+  return keys;
+}
+
+void RemoteCluster::ExchangeKeys(const std::string& job_key,
+                                 const std::string& worker_key) {
+  keys_.set_job_key(job_key);
+  keys_.set_worker_key(worker_key);
+  for (const std::string& host : remote_->hosts()) {
+    agent::ToAgent message;
+    *message.mutable_keys() = KeysOf(host);
+    remote_->On(host).Send(std::move(message));
+  }
+}
+
 agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
   agent::Begin begin;
+  *begin.mutable_keys() = KeysOf(host);
   begin.set_run_folder(launch_.out_dir);
   begin.set_config(options_.config_text);
   std::vector<std::string> programs;
@@ -271,10 +297,7 @@ agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
     if (where != host) continue;
     const MemberLaunch launch = LaunchOf(launch_, member);
     need(launch.command[0]);
-    if (member.worker) {
-      begin.set_worker_key(options_.worker_key);
-    } else {
-      begin.set_job_key(options_.job_key);
+    if (!member.worker) {
       begin.set_resume(launch_.resume);
       continue;
     }

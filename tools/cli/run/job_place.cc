@@ -230,15 +230,15 @@ class OtherMachines : public JobPlace {
   absl::StatusOr<std::unique_ptr<Cluster>> Start(
       const LaunchOptions& launch,
       const config::ClusterConfig& config) override {
-    SL_ASSIGN_OR_RETURN(const std::string job_key,
+    agent::Keys keys;
+    SL_ASSIGN_OR_RETURN(*keys.mutable_job_key(),
                         KeyTextOf(launch, kJobKeyName));
-    SL_ASSIGN_OR_RETURN(const std::string worker_key,
+    SL_ASSIGN_OR_RETURN(*keys.mutable_worker_key(),
                         KeyTextOf(launch, kWorkerKeyName));
     return RemoteCluster::Start(
         {.launch = launch,
          .config_text = ToText(config),
-         .job_key = job_key,
-         .worker_key = worker_key,
+         .keys = keys,
          .config = config,
          .paths = RemotePathsOf(config.launch(), launch.bin_dir, launch.out_dir,
                                 launch.data_dir)},

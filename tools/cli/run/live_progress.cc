@@ -29,12 +29,12 @@ void LiveProgress::Connect() {
   heard_ = absl::InfinitePast();
   const absl::StatusOr<config::ClusterConfig> config = LoadJobConfig(path);
   if (!config.ok()) return;
-  const absl::StatusOr<std::optional<Credentials>> credentials =
+  const absl::StatusOr<std::optional<KeySource>> keys =
       KeyOfJob("", out_dir_, *config);
-  if (!credentials.ok()) return;
+  if (!keys.ok()) return;
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
       CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job(),
-                                 *credentials);
+                                 *keys);
   if (client.ok()) client_ = *std::move(client);
 }
 

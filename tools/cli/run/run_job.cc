@@ -103,9 +103,10 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                       any_port ? kAnyPort : "", any_hosts ? kAnyHosts : ""),
          ToText(config)});
   };
-  SL_RETURN_IF_ERROR(write_config());
+  // Whoever finds the config looks for the key of the job beside it.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunKey> key,
                       RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+  SL_RETURN_IF_ERROR(write_config());
   if (config.insecure()) {
     display->Print(
         "warning: insecure: true: nothing on the wire is encrypted, and "
@@ -174,14 +175,14 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       return NotStarted(options, out_dir, config, beginning, started.status());
     }
     std::unique_ptr<Cluster> cluster = *std::move(started);
-    SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
-                        CoordinatorClient::Connect(endpoints, config.job(),
-                                                   key->credentials()));
+    SL_ASSIGN_OR_RETURN(
+        const std::unique_ptr<CoordinatorClient> client,
+        CoordinatorClient::Connect(endpoints, config.job(), key->source()));
     Restorer::Lost lost;
     absl::Status ended;
     {
       RunningJob job(options, config, std::move(cluster), client.get(),
-                     signals.get(), display);
+                     key.get(), signals.get(), display);
       ended = job.Await();
       ended = EndOfRun(options, out_dir, config, beginning, job,
                        std::move(ended), &lost);

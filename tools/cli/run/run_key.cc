@@ -4,38 +4,80 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/status.h"
 
 namespace slackline {
+namespace {
+
+constexpr char kTheKey[] = "the key of the job";
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
     const config::ClusterConfig& config, const KeyPlace& place,
     const std::string& out_dir) {
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
                       MakeKeyOfRun(config, place));
-  if (!key.has_value()) return std::unique_ptr<RunKey>(new RunKey());
-  const std::string& job = config.job();
   std::unique_ptr<RunKey> made(new RunKey());
+  if (!key.has_value()) return made;
+  made->job_ = config.job();
   made->note_ = key->note;
   made->folder_ =
       std::filesystem::absolute(out_dir).lexically_normal().string();
-  SL_ASSIGN_OR_RETURN(
-      made->credentials_,
-      CredentialsFrom(key->key, job, Role::kOperator, "the key of the job"));
-  SL_ASSIGN_OR_RETURN(
-      const keys::Key worker,
-      RoleKeyOf(key->key, job, Role::kWorker, "the key of the job"));
-  const auto write = [&](const char* name,
-                         const keys::Key& part) -> absl::Status {
+  made->made_of_ = key->file;
+  made->mark_ = KeyFileMark(key->file);
+  SL_RETURN_IF_ERROR(made->Write(key->key));
+  SL_ASSIGN_OR_RETURN(KeyPlan plan, KeyPlanFrom(key->key, made->job_,
+                                                Role::kOperator, kTheKey));
+  made->source_ =
+      KeySource{.file = absl::StrCat(made->folder_, "/", kJobKeyName),
+                .job = made->job_,
+                .role = Role::kOperator,
+                .plan = std::move(plan)};
+  return made;
+}
+
+absl::Status RunKey::Write(const keys::Key& key) {
+  SL_ASSIGN_OR_RETURN(const keys::Key worker,
+                      RoleKeyOf(key, job_, Role::kWorker, kTheKey));
+  std::vector<TemporaryKeyFile> files;
+  const auto write = [&](const char* name, const keys::Key& part,
+                         std::string* text) -> absl::Status {
     SL_ASSIGN_OR_RETURN(
         TemporaryKeyFile file,
-        TemporaryKeyFile::Write(absl::StrCat(made->folder_, "/", name), part));
-    made->files_.push_back(std::move(file));
+        TemporaryKeyFile::Write(absl::StrCat(folder_, "/", name), part));
+    files.push_back(std::move(file));
+    *text = KeyText(part);
     return absl::OkStatus();
   };
-  SL_RETURN_IF_ERROR(write(kJobKeyName, key->key));
-  SL_RETURN_IF_ERROR(write(kWorkerKeyName, worker));
-  return made;
+  SL_RETURN_IF_ERROR(write(kJobKeyName, key, &job_key_));
+  SL_RETURN_IF_ERROR(write(kWorkerKeyName, worker, &worker_key_));
+  // Those before them have been replaced.
+  files_.swap(files);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RunKey::Follow() {
+  if (made_of_.empty()) return "";
+  const std::string mark = KeyFileMark(made_of_);
+  if (mark.empty() || mark == mark_) return "";
+  const absl::StatusOr<keys::Key> key = ReadKeyFile(made_of_);
+  // It may be in the midst of being written.
+  if (absl::IsInvalidArgument(key.status())) return "";
+  mark_ = mark;
+  SL_RETURN_IF_ERROR(key.status());
+  SL_ASSIGN_OR_RETURN(
+      const keys::Key job,
+      JobKeyOf(*key, job_, absl::StrCat("key file ", made_of_)));
+  if (KeyText(job) == job_key_) return "";
+  SL_RETURN_IF_ERROR(Write(job));
+  if (!job.has_next()) return "the key of the job is not exchanged any more";
+  return absl::StrCat(
+      "the key of the job is exchanged at ",
+      absl::FormatTime("%H:%M:%S", absl::FromUnixSeconds(job.next_from()),
+                       absl::LocalTimeZone()),
+      "; its processes have the new one");
 }
 
 }  // namespace slackline

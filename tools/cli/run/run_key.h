@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
+#include "common/keys/key_follower.h"
 #include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 
@@ -28,16 +28,30 @@ class RunKey {
   // An absolute path, since processes may work elsewhere; empty: no key.
   const std::string& folder() const { return folder_; }
   // Of `slackline run`, an operator.
-  const std::optional<Credentials>& credentials() const { return credentials_; }
+  const std::optional<KeySource>& source() const { return source_; }
+  // Texts of the files; empty without a key.
+  const std::string& job_key() const { return job_key_; }
+  const std::string& worker_key() const { return worker_key_; }
+  // Looks whether the key that they were made of is to be exchanged, and writes
+  // the files anew then. To be called again and again. What to tell the user if
+  // they were written, else empty; the error says why they could not be.
+  absl::StatusOr<std::string> Follow();
   // What the user should know of it; empty: nothing.
   const std::string& note() const { return note_; }
 
  private:
   RunKey() = default;
+  // Of the job.
+  absl::Status Write(const keys::Key& key);
 
+  std::string job_;
   std::string folder_;
   std::string note_;
-  std::optional<Credentials> credentials_;
+  std::string made_of_;  // A file; empty: it is not followed.
+  std::string mark_;     // Of that file, when it was looked at.
+  std::optional<KeySource> source_;
+  std::string job_key_;
+  std::string worker_key_;
   std::vector<TemporaryKeyFile> files_;
 };
 

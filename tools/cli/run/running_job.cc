@@ -19,6 +19,7 @@ constexpr absl::Duration kSignalWaitMax = absl::Milliseconds(50);
 constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
 // An answer that has not come by then is asked for again.
 constexpr absl::Duration kStatusAgain = absl::Seconds(1);
+constexpr absl::Duration kKeyLookEvery = absl::Seconds(1);
 constexpr int kLogLines = 8;
 
 // Time that does not jump when somebody sets the clock.
@@ -41,8 +42,8 @@ int ServerRestarts(const RunOptions& options,
 RunningJob::RunningJob(const RunOptions& options,
                        const config::ClusterConfig& config,
                        std::unique_ptr<Cluster> cluster,
-                       CoordinatorClient* client, SignalWatch* signals,
-                       Display* display)
+                       CoordinatorClient* client, RunKey* key,
+                       SignalWatch* signals, Display* display)
     : options_(options),
       lease_ms_(config.limits().lease_ms()),
       save_timeout_(absl::Milliseconds(config.limits().save_timeout_ms())),
@@ -50,6 +51,7 @@ RunningJob::RunningJob(const RunOptions& options,
       any_server_takes_over_(AnyServerTakesOver(config)),
       cluster_(std::move(cluster)),
       client_(client),
+      key_(key),
       signals_(signals),
       display_(display),
       supervisor_(
@@ -92,6 +94,7 @@ absl::Status RunningJob::Await() {
       supervisor_.OnExit(exit, SteadyNow());
     }
     for (const std::string& note : cluster_->TakeNotes()) Say(note);
+    FollowKey(SteadyNow());
     SL_RETURN_IF_ERROR(PollStatus());
     SL_RETURN_IF_ERROR(Perform(supervisor_.Tick(SteadyNow())));
     ShowProgress();
@@ -115,6 +118,19 @@ void RunningJob::AwaitFiles() {
     }
     said = true;
     if (SteadyNow() > end || signals_->Wait(kSignalWaitMax).all() > 0) return;
+  }
+}
+
+void RunningJob::FollowKey(absl::Time now) {
+  if (now < next_key_look_) return;
+  next_key_look_ = now + kKeyLookEvery;
+  const absl::StatusOr<std::string> news = key_->Follow();
+  if (!news.ok()) {
+    Say(absl::StrCat("warning: ", news.status().message(),
+                     "; the job goes on with the key that it has"));
+  } else if (!news->empty()) {
+    cluster_->ExchangeKeys(key_->job_key(), key_->worker_key());
+    Say(*news);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "tools/cli/run/cluster.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/run.h"
+#include "tools/cli/run/run_key.h"
 #include "tools/cli/run/supervisor.h"
 #include "tools/cli/signals.h"
 
@@ -27,7 +28,7 @@ class RunningJob {
  public:
   RunningJob(const RunOptions& options, const config::ClusterConfig& config,
              std::unique_ptr<Cluster> cluster, CoordinatorClient* client,
-             SignalWatch* signals, Display* display);
+             RunKey* key, SignalWatch* signals, Display* display);
 
   // OK if the coordinator declared the job finished; else why not. Unavailable
   // if the connection to it breaks for good.
@@ -51,6 +52,8 @@ class RunningJob {
   }
   // For what the hosts have and the disk here had no room for.
   void AwaitFiles();
+  // Takes new keys to where the processes are.
+  void FollowKey(absl::Time now);
   absl::Status PollStatus();
   // Asks once more, and waits for the answer for a while.
   void LookNow();
@@ -69,6 +72,7 @@ class RunningJob {
   const bool any_server_takes_over_;
   std::unique_ptr<Cluster> cluster_;
   CoordinatorClient* const client_;
+  RunKey* const key_;
   SignalWatch* const signals_;
   Display* const display_;
   Supervisor supervisor_;
@@ -85,6 +89,7 @@ class RunningJob {
   absl::Time asked_ = absl::InfinitePast();
   absl::Time next_ask_ = absl::InfinitePast();
   absl::Time next_line_;
+  absl::Time next_key_look_ = absl::InfinitePast();
 };
 
 }  // namespace slackline
