@@ -172,6 +172,7 @@ void ControlLoop::TellHealth() {
     answered_at_.assign(answered_at_.size(), now);
   }
   options_.health->Looked(std::move(look), now);
+  options_.health->Counted(core_.stats());
 }
 
 void ControlLoop::TryLinks() {

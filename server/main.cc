@@ -307,6 +307,12 @@ absl::Status Serve(const MemberFlags& flags,
                         .to_wall = time.WallNow() - time.Now()};
   options.core.delays = delays;
   options.core.checkpoint_root = checkpoint_root;
+  if (health != nullptr) {
+    options.watch = [board = health->board()](
+                        std::shared_ptr<const wire::StatusReply> status) {
+      board->Counted(std::move(status));
+    };
+  }
   if (recovered.job.has_value()) {
     GoOnWith(*recovered.job, &options.core);
   } else if (stored != nullptr) {

@@ -2,12 +2,16 @@
 // it: so that the page waits for none of them.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/health/health.h"
 #include "common/mutex.h"
+#include "proto/control.pb.h"
+#include "proto/run.pb.h"
 
 namespace slackline {
 
@@ -43,9 +47,34 @@ class HealthBoard {
     return facts_;
   }
 
+  // What the process has counted; of server 0, or whoever leads, also of the
+  // job. nullptr: nothing yet.
+  struct Figures {
+    std::shared_ptr<const run::ServerStats> server = nullptr;
+    std::shared_ptr<const run::WorkerStats> worker = nullptr;
+    std::shared_ptr<const wire::StatusReply> job = nullptr;
+  };
+  void Counted(std::shared_ptr<const run::ServerStats> stats) {
+    const MutexLock lock(mutex_);
+    figures_.server = std::move(stats);
+  }
+  void Counted(std::shared_ptr<const run::WorkerStats> stats) {
+    const MutexLock lock(mutex_);
+    figures_.worker = std::move(stats);
+  }
+  void Counted(std::shared_ptr<const wire::StatusReply> status) {
+    const MutexLock lock(mutex_);
+    figures_.job = std::move(status);
+  }
+  Figures ReadFigures() const {
+    const MutexLock lock(mutex_);
+    return figures_;
+  }
+
  private:
   mutable Mutex mutex_;
   HealthFacts facts_ ABSL_GUARDED_BY(mutex_);
+  Figures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace slackline

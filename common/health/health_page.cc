@@ -6,6 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/health/metrics_text.h"
+#include "common/health/process_figures.h"
+#include "common/metrics/exposition.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -71,7 +74,14 @@ absl::StatusOr<std::unique_ptr<HealthPage>> HealthPage::Start(
   absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(
       {.host = place->host, .port = place->port, .time = options.time},
       {{"/healthz", [report] { return report(Healthz); }},
-       {"/readyz", [report] { return report(Readyz); }}});
+       {"/readyz", [report] { return report(Readyz); }},
+       {"/metrics", [board = &page->board_] {
+          return HttpPage{
+              .status = 200,
+              .type = Exposition::kType,
+              .body = MetricsText(board->Read(), board->ReadFigures(),
+                                  ReadProcessFigures())};
+        }}});
   if (!server.ok()) {
     return Annotate(
         server.status(),
@@ -80,7 +90,8 @@ absl::StatusOr<std::unique_ptr<HealthPage>> HealthPage::Start(
             " (choose another, or 0 for any free one)"));
   }
   page->server_ = *std::move(server);
-  spdlog::info("health: {}/healthz and /readyz", page->server_->url());
+  spdlog::info("health: {}/healthz and /readyz, figures: /metrics",
+               page->server_->url());
   return page;
 }
 

@@ -3,13 +3,9 @@
 #include <algorithm>
 
 namespace slackline {
-namespace {
-constexpr int64_t kHistogramBins = 1024;
-}  // namespace
-
 void AddToHistogram(int64_t value, run::Histogram* histogram) {
   const int bin =
-      static_cast<int>(std::clamp<int64_t>(value, 0, kHistogramBins - 1));
+      static_cast<int>(std::clamp<int64_t>(value, 0, kHistogramBinsMax - 1));
   while (histogram->bin_size() <= bin) histogram->add_bin(0);
   histogram->set_bin(bin, histogram->bin(bin) + 1);
   histogram->set_max(std::max(histogram->max(), value));

@@ -8,6 +8,8 @@
 
 namespace slackline {
 
+inline constexpr int kHistogramBinsMax = 1024;
+
 // Counts `value`. Negative ones count as 0; the last of 1024 bins collects
 // everything beyond, but `max` is exact.
 void AddToHistogram(int64_t value, run::Histogram* histogram);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/metrics/histogram.h"
+#include "common/metrics/metric_table.h"
 
 namespace slackline {
 namespace {
@@ -25,27 +25,7 @@ void FoldNonfinite(const run::NonfiniteGradients& from, run::ServerStats* to) {
 }  // namespace
 
 void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
-  to->set_pushes(to->pushes() + from.pushes());
-  to->set_pulls(to->pulls() + from.pulls());
-  to->set_updates(to->updates() + from.updates());
-  to->set_duplicates(to->duplicates() + from.duplicates());
-  to->set_malformed(to->malformed() + from.malformed());
-  to->set_bytes_in(to->bytes_in() + from.bytes_in());
-  to->set_bytes_out(to->bytes_out() + from.bytes_out());
-  to->set_shards(to->shards() + from.shards());
-  to->set_pulls_parked(to->pulls_parked() + from.pulls_parked());
-  to->set_dropped(to->dropped() + from.dropped());
-  to->set_applied(to->applied() + from.applied());
-  to->set_held(to->held() + from.held());
-  to->set_copies(to->copies() + from.copies());
-  to->set_answers_held(to->answers_held() + from.answers_held());
-  to->set_bytes_to_followers(to->bytes_to_followers() +
-                             from.bytes_to_followers());
-  to->set_bytes_to_followers_resent(to->bytes_to_followers_resent() +
-                                    from.bytes_to_followers_resent());
-  MergeHistogram(from.missed_clocks(), to->mutable_missed_clocks());
-  MergeHistogram(from.missed_updates(), to->mutable_missed_updates());
-  MergeHistogram(from.lead(), to->mutable_lead());
+  FoldMetrics(ServerMetrics(), from, to);
   for (const run::NonfiniteGradients& nonfinite : from.nonfinite())
     FoldNonfinite(nonfinite, to);
   to->mutable_thread()->MergeFrom(from.thread());

@@ -5,10 +5,10 @@
 
 namespace slackline {
 
-// Adds what `from` has counted to `*to`, and appends its lists. The one place
-// that says how each counter folds. Left alone: who it is (index, incarnation,
-// pid), how it is (alive, heard_ms_ago), and io_utilisation, which is of a
-// process.
+// Adds what `from` has counted to `*to`, as the table of metrics says
+// (metric_table.h), and appends its lists. Left alone: who it is (index,
+// incarnation, pid), how it is (alive, heard_ms_ago), and io_utilisation, which
+// is of a process.
 void FoldServerStats(const run::ServerStats& from, run::ServerStats* to);
 
 // The sum over the server's shard threads of the part of the time in which they

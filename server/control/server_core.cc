@@ -265,7 +265,8 @@ void ServerCore::Interrupt(const std::string& reason, absl::Time now,
 
 void ServerCore::FoldStats() {
   if (!std::exchange(stats_new_, false)) return;
-  run::ServerStats total;
+  auto folded = std::make_shared<run::ServerStats>();
+  run::ServerStats& total = *folded;
   total.set_index(self());
   uint64_t seen_view = std::numeric_limits<uint64_t>::max();
   for (const ThreadStats& thread : thread_stats_) {
@@ -277,6 +278,7 @@ void ServerCore::FoldStats() {
   total.set_seen_view(seen_view);
   total.set_io_utilisation(io_utilisation_);
   member_.SetStats(total);
+  stats_ = std::move(folded);
 }
 
 void ServerCore::OnStats(int thread, uint64_t view_number,

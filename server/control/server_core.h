@@ -99,6 +99,11 @@ class ServerCore {
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
 
+  // As the coordinator was told last; nullptr: nothing was counted yet.
+  const std::shared_ptr<const run::ServerStats>& stats() const {
+    return stats_;
+  }
+
   // Of the threads that move bytes; goes along with the next statistics.
   void SetIoUtilisation(double io_utilisation) {
     io_utilisation_ = io_utilisation;
@@ -152,6 +157,7 @@ class ServerCore {
   MemberCore member_;
   std::vector<ThreadStats> thread_stats_;
   bool stats_new_ = false;  // Since FoldStats().
+  std::shared_ptr<const run::ServerStats> stats_;
   bool hosts_coordinator_ = false;
   double io_utilisation_ = 0;
   absl::Time next_stats_ = absl::InfinitePast();

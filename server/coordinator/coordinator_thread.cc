@@ -20,6 +20,7 @@ namespace {
 
 // Of the coordinator's state; its value is a coordinator::FilesState.
 constexpr char kFilesKey[] = "files";
+constexpr absl::Duration kWatchEvery = absl::Seconds(1);
 
 // The files of the run, and which runs the folder has records of.
 absl::StatusOr<std::unique_ptr<RunFiles>> OpenFiles(
@@ -197,6 +198,11 @@ void CoordinatorThread::StopSaving() {
 }
 
 void CoordinatorThread::Run() {
+  Lead();
+  if (options_.watch) options_.watch(nullptr);
+}
+
+void CoordinatorThread::Lead() {
   Poller poller(Poller::Options{.spin_max = absl::ZeroDuration()});
   poller.Add(*listener_);
   poller.Add(waker_);
@@ -225,11 +231,19 @@ void CoordinatorThread::Run() {
       core_.Fail("server 0, which hosts the coordinator, stops",
                  options_.time.Now(), &effects);
     if (!Perform(&effects)) return;
+    TellWatch();
   }
   if (checkpoints_ != nullptr) EndCheckpoints(&poller);
   poller.Remove(*listener_);
   if (failed_.load() || files_ == nullptr || has_summary_) return;
   if (core_.view().has_end()) WriteSummary(&poller);
+}
+
+void CoordinatorThread::TellWatch() {
+  const absl::Time now = options_.time.Now();
+  if (!options_.watch || now < next_watch_) return;
+  next_watch_ = now + kWatchEvery;
+  options_.watch(std::make_shared<const wire::StatusReply>(core_.Status(now)));
 }
 
 // What is on the disk by now becomes a checkpoint, although the job has ended.

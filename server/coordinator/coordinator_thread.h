@@ -50,6 +50,9 @@ class CoordinatorThread {
     // A summary that cannot be written is tried again for so long, and the disk
     // of checkpoints is waited for.
     absl::Duration save_timeout = absl::Minutes(10);
+    // Gets how the job stands about once a second, from the coordinator's
+    // thread, and nullptr when this coordinator ends. Empty: nobody wants it.
+    std::function<void(std::shared_ptr<const wire::StatusReply>)> watch = {};
   };
   // Where the state is kept, and what the coordinator before has left there.
   struct Keeping {
@@ -91,6 +94,8 @@ class CoordinatorThread {
   // The core's.
   absl::Status Begin();
   void Run();
+  void Lead();
+  void TellWatch();
   void EndCheckpoints(Poller* poller);
   void WriteSummary(Poller* poller);
   // False if this coordinator has ended by it, as failure() says.
@@ -118,6 +123,7 @@ class CoordinatorThread {
   CoordinatorCore core_;
   CoordinatorCore::Effects recovered_;  // To be performed first.
   absl::Status failure_;                // Written before failed_ is.
+  absl::Time next_watch_ = absl::InfinitePast();
   std::atomic<bool> failed_{false};
   std::unique_ptr<CheckpointThread> checkpoints_;  // nullptr: none can be.
   std::thread thread_;

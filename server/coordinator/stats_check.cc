@@ -3,12 +3,13 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/histogram.h"
+#include "common/metrics/metric_table.h"
 
 namespace slackline {
 namespace {
 
 constexpr size_t kProgressBytesMax = 4096;
-constexpr int kHistogramBinsMax = 1024;  // As common/metrics counts.
 constexpr int kRanksMax = 4096;
 // Sums of such numbers stay far from overflow.
 constexpr int64_t kCountMax = int64_t{1} << 50;
@@ -45,8 +46,8 @@ std::string WhyUnfit(const run::WorkerStats& stats) {
                         " bytes about what it does; at most ",
                         kProgressBytesMax, " are allowed");
   }
-  if (!IsCount(stats.examples()) || !IsCount(stats.progress().for_ms()) ||
-      !IsAmount(stats.compute_seconds()) || !IsAmount(stats.wait_seconds())) {
+  if (!AreFigures(WorkerMetrics(), stats) ||
+      !IsCount(stats.progress().for_ms())) {
     return kNoNumber;
   }
   return "";
@@ -68,9 +69,8 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
     if (histogram->bin_size() > kHistogramBinsMax)
       return TooMany("bins", histogram->bin_size(), kHistogramBinsMax);
   }
-  if (!IsAmount(stats.io_utilisation()) || !IsCount(stats.pulls_parked()) ||
-      !IsCount(stats.answers_held()) || stats.shards() < 0 ||
-      stats.shards() > 2 * shards || stats.copies() < 0 ||
+  if (!AreFigures(ServerMetrics(), stats) ||
+      !IsAmount(stats.io_utilisation()) || stats.shards() > 2 * shards ||
       stats.copies() > 2 * shards) {
     return kNoNumber;
   }

@@ -248,11 +248,15 @@ void WorkerLoop::TellHealth() {
   const absl::Time now = Now();
   next_health_ = now + kTellHealthEvery;
   HealthBoard::Look look;
+  auto stats = std::make_shared<run::WorkerStats>();
   {
     const MutexLock lock(mutex_);
     look = LookOf(core_, now);
+    *stats = core_.Stats(now);
   }
   options_.health->Looked(std::move(look), now);
+  options_.health->Counted(
+      std::shared_ptr<const run::WorkerStats>(std::move(stats)));
 }
 
 bool WorkerLoop::Drive() {

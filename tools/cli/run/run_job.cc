@@ -24,6 +24,7 @@
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/job_text.h"
 #include "tools/cli/run/member_launch.h"
+#include "tools/cli/run/metrics_targets.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run_beginning.h"
 #include "tools/cli/run/run_end.h"
@@ -95,7 +96,12 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
                          options.overrides.hosts_origin == kOnRay;
-  const auto write_config = [&] {
+  std::optional<MetricsTargetsFile> metrics_targets;
+  const auto write_config = [&]() -> absl::Status {
+    metrics_targets.reset();
+    SL_ASSIGN_OR_RETURN(MetricsTargetsFile targets,
+                        MetricsTargetsFile::Write(config, out_dir));
+    metrics_targets.emplace(std::move(targets));
     return WriteFileAtomically(
         cluster_file,
         {absl::StrCat("# Written by `slackline run` from ", options.config_path,

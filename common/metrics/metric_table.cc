@@ -1,0 +1,194 @@
+#include "common/metrics/metric_table.h"
+
+#include "common/metrics/histogram.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using Kind = Metric::Kind;
+using Server = run::ServerStats;
+using Worker = run::WorkerStats;
+
+// Sums of such numbers stay far from overflow.
+constexpr int64_t kCountMax = int64_t{1} << 50;
+constexpr double kAmountMax = 1e18;
+
+constexpr Metric kServer[] = {
+    {Server::kPushesFieldNumber, Kind::kCounter, "pushes_total",
+     "Gradients of one shard that were accepted"},
+    {Server::kPullsFieldNumber, Kind::kCounter, "pulls_total",
+     "Pulls of one shard that were answered"},
+    {Server::kUpdatesFieldNumber, Kind::kCounter, "updates_total",
+     "Applications of the optimizer to a shard"},
+    {Server::kAppliedFieldNumber, Kind::kCounter, "gradients_applied_total",
+     "Gradients of one shard that updates have read"},
+    {Server::kDroppedFieldNumber, Kind::kCounter, "gradients_dropped_total",
+     "Gradients of one shard that were too late or too stale to be applied"},
+    {Server::kHeldFieldNumber, Kind::kGauge, "gradients_held",
+     "Gradients of one shard that wait for their clock"},
+    {Server::kDuplicatesFieldNumber, Kind::kCounter, "duplicates_total",
+     "Pushes that were there already, and did not count again"},
+    {Server::kMalformedFieldNumber, Kind::kCounter, "malformed_total",
+     "Messages that were none, and connections with too much unread"},
+    {Server::kBytesInFieldNumber, Kind::kCounter, "received_bytes_total",
+     "Payload of pushes"},
+    {Server::kBytesOutFieldNumber, Kind::kCounter, "sent_bytes_total",
+     "Payload of answers to pulls"},
+    {Server::kBytesToFollowersFieldNumber, Kind::kCounter,
+     "replication_bytes_total", "Payload to copies, repetitions included"},
+    {Server::kBytesToFollowersResentFieldNumber, Kind::kCounter,
+     "replication_resent_bytes_total", "Payload to copies that was repeated"},
+    {Server::kShardsFieldNumber, Kind::kGauge, "shards",
+     "Shards that are served here"},
+    {Server::kCopiesFieldNumber, Kind::kGauge, "copies",
+     "Copies of shards of other servers"},
+    {Server::kPullsParkedFieldNumber, Kind::kGauge, "pulls_waiting",
+     "Pulls that wait for the clock that they may read"},
+    {Server::kAnswersHeldFieldNumber, Kind::kGauge, "answers_waiting",
+     "Answers that wait until copies have what they say"},
+    {Server::kIoUtilisationFieldNumber, Kind::kGauge, "io_busy_ratio",
+     "Share of the time in which the busiest thread that moves bytes works",
+     /*folds=*/false},
+    {Server::kMissedClocksFieldNumber, Kind::kHistogram, "staleness_clocks",
+     "Clocks that an applied or held gradient has missed"},
+    {Server::kMissedUpdatesFieldNumber, Kind::kHistogram, "staleness_updates",
+     "Versions between the one that a gradient was computed from and the one "
+     "that it came to"},
+    {Server::kLeadFieldNumber, Kind::kHistogram, "lead_clocks",
+     "Clocks by which a step was ahead of what all workers had completed when "
+     "it pulled"},
+};
+
+constexpr Metric kWorker[] = {
+    {Worker::kClockFieldNumber, Kind::kCounter, "steps_total",
+     "Steps that are complete, or count as such"},
+    {Worker::kExamplesFieldNumber, Kind::kCounter, "examples_total",
+     "Examples trained on"},
+    {Worker::kTrainLossFieldNumber, Kind::kGauge, "train_loss",
+     "Decayed mean of the losses of minibatches", /*folds=*/false},
+    {Worker::kBytesPushedFieldNumber, Kind::kCounter, "pushed_bytes_total",
+     "Payload of pushes, first sends only"},
+    {Worker::kBytesResentFieldNumber, Kind::kCounter, "resent_bytes_total",
+     "Payload of pushes that were sent again"},
+    {Worker::kBytesPulledFieldNumber, Kind::kCounter, "pulled_bytes_total",
+     "Payload of pulls"},
+    {Worker::kRetriesFieldNumber, Kind::kCounter, "retries_total",
+     "Messages that were sent again"},
+    {Worker::kComputeSecondsFieldNumber, Kind::kCounter,
+     "compute_seconds_total", "Time in the worker's own work"},
+    {Worker::kWaitSecondsFieldNumber, Kind::kCounter, "wait_seconds_total",
+     "Time at pulls, collectives and all-reduce"},
+    {Worker::kNonfiniteFieldNumber, Kind::kCounter, "nonfinite_total",
+     "Steps by all-reduce in which the gradient had a NaN or an infinity"},
+};
+
+const FieldDescriptor& FieldOf(const Message& stats, const Metric& metric) {
+  const FieldDescriptor* const field =
+      stats.GetDescriptor()->FindFieldByNumber(metric.field);
+  SL_CHECK(field != nullptr, "a metric is a field of its message");
+  return *field;
+}
+
+}  // namespace
+
+absl::Span<const Metric> ServerMetrics() { return kServer; }
+absl::Span<const Metric> WorkerMetrics() { return kWorker; }
+
+const run::Histogram& MetricHistogram(const Message& stats,
+                                      const Metric& metric) {
+  return static_cast<const run::Histogram&>(
+      stats.GetReflection()->GetMessage(stats, &FieldOf(stats, metric)));
+}
+
+double MetricValue(const Message& stats, const Metric& metric) {
+  const FieldDescriptor& field = FieldOf(stats, metric);
+  const Reflection& read = *stats.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return static_cast<double>(read.GetUInt64(stats, &field));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return static_cast<double>(read.GetInt64(stats, &field));
+    case FieldDescriptor::CPPTYPE_INT32:
+      return read.GetInt32(stats, &field);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return read.GetDouble(stats, &field);
+    default:
+      SL_CHECK(false, "a metric is a number");
+      return 0;
+  }
+}
+
+void FoldMetrics(absl::Span<const Metric> metrics, const Message& from,
+                 Message* to) {
+  const Reflection& reflection = *to->GetReflection();
+  for (const Metric& metric : metrics) {
+    if (!metric.folds) continue;
+    const FieldDescriptor& field = FieldOf(from, metric);
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_UINT64:
+        reflection.SetUInt64(to, &field,
+                             reflection.GetUInt64(*to, &field) +
+                                 reflection.GetUInt64(from, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        reflection.SetInt64(to, &field,
+                            reflection.GetInt64(*to, &field) +
+                                reflection.GetInt64(from, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        reflection.SetInt32(to, &field,
+                            reflection.GetInt32(*to, &field) +
+                                reflection.GetInt32(from, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        reflection.SetDouble(to, &field,
+                             reflection.GetDouble(*to, &field) +
+                                 reflection.GetDouble(from, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        MergeHistogram(MetricHistogram(from, metric),
+                       static_cast<run::Histogram*>(
+                           reflection.MutableMessage(to, &field)));
+        break;
+      default:
+        SL_CHECK(false, "a metric is a number or a histogram");
+    }
+  }
+}
+
+bool AreFigures(absl::Span<const Metric> metrics, const Message& stats) {
+  const Reflection& read = *stats.GetReflection();
+  for (const Metric& metric : metrics) {
+    const FieldDescriptor& field = FieldOf(stats, metric);
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT64: {
+        const int64_t value = read.GetInt64(stats, &field);
+        if (value < 0 || value > kCountMax) return false;
+        break;
+      }
+      case FieldDescriptor::CPPTYPE_INT32:
+        if (read.GetInt32(stats, &field) < 0) return false;
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE: {
+        // A loss may be anything.
+        if (!metric.folds) break;
+        const double value = read.GetDouble(stats, &field);
+        if (!(value >= 0 && value <= kAmountMax)) return false;  // Also of NaN.
+        break;
+      }
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        if (MetricHistogram(stats, metric).bin_size() > kHistogramBinsMax)
+          return false;
+        break;
+      default:
+        break;
+    }
+  }
+  return true;
+}
+
+}  // namespace slackline
