@@ -47,6 +47,40 @@ class SecurityTest : public JobTest {
         OverTcp(), {{"worker {", "worker { conditions { step_ms: 20 }"}});
   }
 
+  // A job in its midst, as strangers find it.
+  struct Target {
+    std::unique_ptr<Process> run;
+    std::string cluster;
+    config::ClusterConfig config;
+    std::string coordinator;  // Its endpoint.
+    wire::StatusReply status;
+  };
+  // Not `run` if it has not come that far. Before, the same job has run
+  // undisturbed.
+  Target StartTarget() {
+    Run("alone", Write("alone.textproto", OverTcp()));
+    Target target;
+    target.run = StartRun("run", Write("job.textproto", ForAWhile()));
+    target.cluster = Path("run/cluster.textproto");
+    const auto status = AwaitProgress(target.cluster);
+    if (!status.has_value()) {
+      ADD_FAILURE() << target.run->Output();
+      target.run = nullptr;
+      return target;
+    }
+    target.status = *status;
+    target.config = Must(LoadJobConfig(target.cluster));
+    target.coordinator = CoordinatorEndpoints(target.config).front();
+    return target;
+  }
+  // It has ended as the undisturbed one.
+  void ExpectUnchanged(Target* target) {
+    EXPECT_EQ(target->run->WaitText(kJobMax), kEndedWell)
+        << target->run->Output();
+    EXPECT_EQ(ReadText(Path("run/model.safetensors")),
+              ReadText(Path("alone/model.safetensors")));
+  }
+
   // `slackline keys export` of the role, with that user's key.
   std::string Export(const std::string& config, const std::string& role,
                      const std::vector<std::string>& more = {}) {
@@ -118,20 +152,13 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
 }
 
 TEST_F(SecurityTest, StrangersChangeNothing) {
-  Run("alone", Write("alone.textproto", OverTcp()));
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", ForAWhile()));
-  const std::string cluster = Path("run/cluster.textproto");
-  const auto status = AwaitProgress(cluster);
-  ASSERT_TRUE(status.has_value()) << run->Output();
-  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
-  const std::string coordinator = CoordinatorEndpoints(job).front();
-  Attack(*status, coordinator, std::nullopt);
-  Attack(*status, coordinator,
-         CredentialsOf(JobSecret(Secret::Random(), job.job()), Role::kServer));
-  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
-            ReadText(Path("alone/model.safetensors")));
+  Target target = StartTarget();
+  ASSERT_NE(target.run, nullptr);
+  Attack(target.status, target.coordinator, std::nullopt);
+  Attack(target.status, target.coordinator,
+         CredentialsOf(JobSecret(Secret::Random(), target.config.job()),
+                       Role::kServer));
+  ExpectUnchanged(&target);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               AllOf(HasSubstr("coordinator: refused"), HasSubstr("127.0.0.1:"),
                     HasSubstr("key")));
@@ -139,19 +166,12 @@ TEST_F(SecurityTest, StrangersChangeNothing) {
 
 // One whose key is a worker's says what it likes to everybody.
 TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
-  Run("alone", Write("alone.textproto", OverTcp()));
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", ForAWhile()));
-  const std::string cluster = Path("run/cluster.textproto");
-  const auto status = AwaitProgress(cluster);
-  ASSERT_TRUE(status.has_value()) << run->Output();
-  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
+  Target target = StartTarget();
+  ASSERT_NE(target.run, nullptr);
   const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
-  Attack(*status, CoordinatorEndpoints(job).front(),
-         Must(CredentialsFrom(key, job.job(), Role::kWorker, "it")));
-  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
-            ReadText(Path("alone/model.safetensors")));
+  Attack(target.status, target.coordinator,
+         Must(CredentialsFrom(key, target.config.job(), Role::kWorker, "it")));
+  ExpectUnchanged(&target);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               HasSubstr("who has the key of a worker may not"));
 }
