@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/metrics/histogram.h"
+#include "common/metrics/refusals.h"
 
 namespace slackline {
 namespace {
@@ -43,6 +44,7 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
                              from.bytes_to_followers());
   to->set_bytes_to_followers_resent(to->bytes_to_followers_resent() +
                                     from.bytes_to_followers_resent());
+  if (from.has_refused()) FoldRefusals(from.refused(), to->mutable_refused());
   MergeHistogram(from.missed_clocks(), to->mutable_missed_clocks());
   MergeHistogram(from.missed_updates(), to->mutable_missed_updates());
   MergeHistogram(from.lead(), to->mutable_lead());

@@ -218,7 +218,7 @@ void CoordinatorThread::Run() {
       core_.OnMessage((*incoming)->from, (*incoming)->message,
                       options_.time.Now(), &effects);
     }
-    refusals_.Look(listener_->counts(), options_.time.Now());
+    TakeRefusals();
     TakeCheckpoints(&effects);
     core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())
@@ -230,6 +230,13 @@ void CoordinatorThread::Run() {
   poller.Remove(*listener_);
   if (failed_.load() || files_ == nullptr || has_summary_) return;
   if (core_.view().has_end()) WriteSummary(&poller);
+}
+
+void CoordinatorThread::TakeRefusals() {
+  const ChannelCounts counts = listener_->counts();
+  refusals_.Look(counts, options_.time.Now());
+  const MutexLock lock(refused_mutex_);
+  refused_ = counts.refused;
 }
 
 // What is on the disk by now becomes a checkpoint, although the job has ended.

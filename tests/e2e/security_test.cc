@@ -15,6 +15,7 @@
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
+#include "common/metrics/refusals.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
@@ -158,7 +159,23 @@ TEST_F(SecurityTest, StrangersChangeNothing) {
   Attack(target.status, target.coordinator,
          CredentialsOf(JobSecret(Secret::Random(), target.config.job()),
                        Role::kServer));
+  // Those at the coordinator and those at shard threads of two servers, of
+  // either kind.
+  const auto now =
+      AwaitStatus(target.cluster, kPromptly, [](const auto& status) {
+        return status.refused().other_key() > 0 &&
+               status.refused().no_key() + status.refused().silent() > 0 &&
+               RefusedCount(status.server(1).refused()) > 0;
+      });
+  ASSERT_TRUE(now.has_value());
+  EXPECT_EQ(now->refused().not_allowed(), 0);
+  EXPECT_THAT(Tool("status", {"status", Path("run")}),
+              AllOf(HasSubstr(kEndedWell), HasSubstr("\nrefused: "),
+                    HasSubstr(" with another key")));
   ExpectUnchanged(&target);
+  const nlohmann::json refused = ReadJson(Path("run/summary.json"))["refused"];
+  EXPECT_GE(refused["other_key"], now->refused().other_key());
+  EXPECT_EQ(refused["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               AllOf(HasSubstr("coordinator: refused"), HasSubstr("127.0.0.1:"),
                     HasSubstr("key")));
@@ -172,6 +189,7 @@ TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
   Attack(target.status, target.coordinator,
          Must(CredentialsFrom(key, target.config.job(), Role::kWorker, "it")));
   ExpectUnchanged(&target);
+  EXPECT_GT(ReadJson(Path("run/summary.json"))["refused"]["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               HasSubstr("who has the key of a worker may not"));
 }
