@@ -34,6 +34,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
   job.set_model_bytes(demand.model_bytes);
   job.set_shared_memory_only(config.limits().transport() ==
                              config::Limits::SHM);
+  job.set_has_key(!config.insecure());
   const bool is_elsewhere = options.engine != "here";
   // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
   // for.
