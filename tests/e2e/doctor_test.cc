@@ -331,17 +331,30 @@ TEST_F(DoctorTest, ARunHereNamesAPortThatIsTaken) {
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
   ASSERT_EQ(listen(listener, 1), 0);
   const std::string config = Write("job.textproto", SmallJob());
-  const std::unique_ptr<Process> run =
-      StartRun("run", config,
-               {"--set", absl::StrCat("server[0].port=", port->port() - 1),
-                "--set", "server[0].threads=1"});
-  EXPECT_EQ(run->WaitText(kJobMax), kFailed);
-  EXPECT_THAT(run->Output(),
-              HasSubstr(absl::StrCat(
-                  "error: 127.0.0.1: ports: ", port->port(),
-                  " (server 1) is taken at 127.0.0.1 (it has to be free); on "
-                  "127.0.0.1: ss -ltnp 'sport = :",
-                  port->port(), "' says by whom\n")));
+  const struct {
+    const char* label;
+    std::vector<std::string> flags;
+    const char* other;
+  } cases[] = {
+      {"server 1",
+       {"--set", absl::StrCat("server[0].port=", port->port() - 1), "--set",
+        "server[0].threads=1"},
+       ""},
+      {"health page of server 0",
+       {"--set", absl::StrCat("health.port=", port->port())},
+       "; or --set health.port=PORT"},
+  };
+  for (const auto& tested : cases) {
+    const std::unique_ptr<Process> run = StartRun("run", config, tested.flags);
+    EXPECT_EQ(run->WaitText(kJobMax), kFailed);
+    EXPECT_THAT(
+        run->Output(),
+        HasSubstr(absl::StrCat(
+            "error: 127.0.0.1: ports: ", port->port(), " (", tested.label,
+            ") is taken at 127.0.0.1 (it has to be free); on 127.0.0.1: ss "
+            "-ltnp 'sport = :",
+            port->port(), "' says by whom", tested.other, "\n")));
+  }
   close(listener);
 }
 

@@ -321,6 +321,18 @@ std::vector<Case> Cases() {
        "error: n1: ports: 7700 (coordinator) is taken at 10.0.0.1 (it has to "
        "be free); on n1: ss -ltnp 'sport = :7700' says by whom; or --set "
        "coordinator.port=PORT"},
+      {"HealthPortTaken",
+       [](Cluster& c) {
+         auto& door = *c.host(1).mutable_opened()->add_door();
+         door.set_label("health page of worker 0");
+         door.set_port(8081);
+         door.set_address("127.0.0.1");
+         door.set_error("in use");
+         door.set_taken(true);
+       },
+       "error: n1: ports: 8081 (health page of worker 0) is taken at 127.0.0.1 "
+       "(it has to be free); on n1: ss -ltnp 'sport = :8081' says by whom; or "
+       "--set health.port=PORT"},
       {"Clock", [](Cluster& c) { c.host(2).set_clock_ahead_us(-3'000'000); },
        "note: n2: clock: 3.000 s behind this machine's (to 0.002 s) (times in "
        "logs differ by that, nothing else); on n2: sudo chronyc makestep"},

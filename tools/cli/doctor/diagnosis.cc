@@ -338,6 +338,8 @@ class Diagnosis {
                                    door.port(), "' says by whom",
                                    door.label() == "coordinator"
                                        ? "; or --set coordinator.port=PORT"
+                                   : absl::StartsWith(door.label(), kHealthDoor)
+                                       ? "; or --set health.port=PORT"
                                        : ""));
       } else {
         findings_.Add(
