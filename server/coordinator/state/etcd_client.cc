@@ -198,9 +198,10 @@ absl::Status CheckReadable(const char* field, const std::string& path) {
                    std::strerror(errno), "; each server reads that file"));
 }
 
-// What is wrong, as libcurl says it, and what mends it if that is known.
-std::string ProblemText(CURLcode code, const std::string& said,
-                        bool has_certificate) {
+// What is wrong with an https endpoint, as libcurl says it, and what mends it
+// if that is known.
+std::string TlsProblem(CURLcode code, const std::string& said,
+                       bool has_certificate) {
   switch (code) {
     case CURLE_PEER_FAILED_VERIFICATION:
       return absl::StrCat(
@@ -212,18 +213,25 @@ std::string ProblemText(CURLcode code, const std::string& said,
     case CURLE_SSL_CERTPROBLEM:
       return absl::StrCat("coordinator { etcd { certificate, private_key } }: ",
                           said);
+    case CURLE_SSL_CONNECT_ERROR:
+      if (!absl::StrContains(said, "alert"))
+        return absl::StrCat(said, "; see that it listens with https");
+      [[fallthrough]];
+    // With TLS 1.3 the other end looks at this one's certificate after the
+    // handshake: it ends the connection then, mostly with an alert.
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+      return absl::StrCat(
+          said, has_certificate
+                    ? "; it seems to refuse the certificate of coordinator { "
+                      "etcd { certificate } }"
+                    : "; it seems to ask for a certificate "
+                      "(--client-cert-auth): name one and its key in "
+                      "coordinator { etcd { certificate, private_key } }");
     default:
-      break;
+      return said;
   }
-  // TLS 1.3 is done with the handshake before it looks at what this client has
-  // shown: the refusal comes when something is read.
-  if (!absl::StrContains(said, "alert")) return said;
-  return absl::StrCat(
-      has_certificate
-          ? "it refuses the certificate of coordinator { etcd { certificate } }"
-          : "it asks for a certificate (--client-cert-auth): name one and its "
-            "key in coordinator { etcd { certificate, private_key } }",
-      " (", said, ")");
 }
 
 }  // namespace
@@ -324,7 +332,9 @@ absl::StatusOr<Json> EtcdClient::Try(const std::string& url,
         why[0] != '\0' ? absl::StrReplaceAll(Shown(why.data()), {{"\\'", "'"}})
                        : curl_easy_strerror(code);
     return absl::UnavailableError(absl::StrCat(
-        url, ": ", ProblemText(code, said, !options_.certificate.empty())));
+        url, ": ",
+        IsHttps(url) ? TlsProblem(code, said, !options_.certificate.empty())
+                     : said));
   }
   long status = 0;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
