@@ -215,6 +215,8 @@ absl::Status ControlLoop::Perform() {
   if (effects.view != nullptr) options_.give_view(effects.view);
   if (effects.ask_stats) {
     core_.SetIoUtilisation(io_load_.Update(options_.time.Now()));
+    if (options_.coordinator_refused)
+      core_.SetCoordinatorRefused(options_.coordinator_refused());
     Message request;
     request.header.mutable_stats_request();
     SendToShardThreads(request);

@@ -47,6 +47,9 @@ class ControlLoop {
     // Told after each event whether a coordinator may come here, and the run
     // that this server has joined (0: none yet). Returns whether one is here.
     std::function<bool(bool may_come, uint64_t run)> offer_seat;
+    // Whom coordinators in this process have refused, since it began; nullptr:
+    // none can be here.
+    std::function<run::Refusals()> coordinator_refused;
     std::string trace_file;  // Empty: no trace.
     // Is told how this server is; nullptr: nobody asks. Outlives the loop.
     HealthBoard* health = nullptr;

@@ -421,6 +421,7 @@ absl::Status Serve(const MemberFlags& flags,
   if (health != nullptr) control.health = health->board();
   if (seat != nullptr) {
     control.coordinator_failure = [&seat] { return seat->failure(); };
+    control.coordinator_refused = [&seat] { return seat->refused(); };
     control.offer_seat = [&seat](bool may_come, uint64_t run) {
       return seat->Offer({.may_host = may_come, .run = run});
     };

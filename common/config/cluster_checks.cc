@@ -112,23 +112,17 @@ std::string HostProblem(const std::string& host) {
                               "255, as in 10.0.0.5");
 }
 
-// What is wrong with an address that the job's key does not protect.
-std::string InsecureProblem(const std::string& host) {
-  return absl::StrCat("value is ", host,
-                      "; what goes there is not encrypted or authenticated, "
-                      "set insecure: true to accept that on a network that "
-                      "you trust");
+bool IsHttps(absl::string_view endpoint) {
+  return absl::StartsWith(endpoint, "https://");
 }
 
-// Empty if the endpoint is "http://HOST:PORT" of a host that may be used.
+// Empty if the endpoint is "https://HOST:PORT", or "http://HOST:PORT" of a host
+// that may be used so.
 std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
-  if (absl::StartsWith(endpoint, "https://")) {
-    return absl::StrCat("value is ", Printable(endpoint),
-                        "; https is not supported, let etcd listen at an "
-                        "address with http:// on a network that you trust");
-  }
   absl::string_view rest = endpoint;
-  const bool is_http = absl::ConsumePrefix(&rest, "http://");
+  const bool is_https = IsHttps(endpoint);
+  const bool is_http = absl::ConsumePrefix(&rest, "http://") ||
+                       absl::ConsumePrefix(&rest, "https://");
   const size_t colon = rest.rfind(':');
   int port = 0;
   if (!is_http || colon == absl::string_view::npos ||
@@ -138,8 +132,9 @@ std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
       !absl::SimpleAtoi(rest.substr(colon + 1), &port) || port < 1 ||
       port > 65535) {
     return absl::StrCat("value is ", Printable(endpoint),
-                        "; http://, a host, a colon and a port from 1 to 65535 "
-                        "are required, as in \"http://127.0.0.1:2379\"");
+                        "; https:// or http://, a host, a colon and a port "
+                        "from 1 to 65535 are required, as in "
+                        "\"https://10.0.0.5:2379\"");
   }
   std::string host(rest.substr(0, colon));
   const bool in_brackets = host.size() > 2 && host.front() == '[' &&
@@ -149,11 +144,17 @@ std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
   if (!in_brackets && absl::StrContains(host, ':')) {
     return absl::StrCat("value is ", Printable(endpoint),
                         "; an IPv6 address stands in brackets before the "
-                        "port, as in \"http://[fd00::5]:2379\"");
+                        "port, as in \"https://[fd00::5]:2379\"");
   }
   if (const std::string problem = HostProblem(host); !problem.empty())
     return absl::StrCat("the host's ", problem);
-  return insecure || IsLoopback(host) ? "" : InsecureProblem(host);
+  if (is_https || insecure || IsLoopback(host)) return "";
+  return absl::StrCat(
+      "value is ", Printable(endpoint),
+      "; by http:// nothing there is encrypted or authenticated, write "
+      "https:// "
+      "with coordinator { etcd { ca } }, or set insecure: true to accept that "
+      "on a network that you trust");
 }
 
 bool IsEtcdPrefix(absl::string_view prefix) {
@@ -249,6 +250,7 @@ class ClusterChecks {
       if (!problem.empty())
         problems.Add(absl::StrCat("endpoint[", i, "]"), problem);
     }
+    CheckEtcdFiles(etcd, problems);
     // The default is as good as the job's name, which is checked.
     if (origins_.At("coordinator.etcd.prefix").empty()) return;
     if (!IsEtcdPrefix(etcd.prefix())) {
@@ -258,6 +260,40 @@ class ClusterChecks {
                                 " letters, digits, '-', '_', '.' or '/' are "
                                 "required, no slash at the end, as in "
                                 "\"/slackline/mnist\""));
+    }
+  }
+
+  static void CheckEtcdFiles(const config::Etcd& etcd,
+                             const ConfigProblems& problems) {
+    const bool any_https =
+        std::any_of(etcd.endpoint().begin(), etcd.endpoint().end(), IsHttps);
+    const auto check = [&](const char* field, const std::string& path) {
+      if (path.empty()) return;
+      if (path.front() != '/') {
+        problems.Add(field,
+                     absl::StrCat("value is ", Printable(path),
+                                  "; an absolute path is required, since "
+                                  "servers run in folders of their own"));
+      } else if (!any_https) {
+        problems.Add(field, absl::StrCat("value is ", Printable(path),
+                                         "; it is for https://, and no "
+                                         "endpoint begins so"));
+      }
+    };
+    check("ca", etcd.ca());
+    check("certificate", etcd.certificate());
+    check("private_key", etcd.private_key());
+    if (any_https && etcd.ca().empty()) {
+      problems.Add("ca",
+                   "is missing; name the file with the certificates of those "
+                   "who may have signed that of etcd, as in ca: "
+                   "\"/etc/etcd/ca.pem\"");
+    }
+    if (etcd.certificate().empty() != etcd.private_key().empty()) {
+      problems.Add(
+          etcd.certificate().empty() ? "certificate" : "private_key",
+          "is missing; a certificate and its private key belong together, and "
+          "are for an etcd that asks for one (--client-cert-auth)");
     }
   }
 

@@ -58,8 +58,13 @@ config::ClusterConfig WithoutPlaces(const config::ClusterConfig& config) {
     left.mutable_coordinator()->clear_host();
     left.mutable_coordinator()->clear_port();
     left.mutable_coordinator()->clear_listen();
-    if (left.coordinator().has_etcd())
-      left.mutable_coordinator()->mutable_etcd()->clear_endpoint();
+    if (left.coordinator().has_etcd()) {
+      config::Etcd& etcd = *left.mutable_coordinator()->mutable_etcd();
+      etcd.clear_endpoint();
+      etcd.clear_ca();
+      etcd.clear_certificate();
+      etcd.clear_private_key();
+    }
   }
   left.clear_launch();
   left.clear_health();

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/cluster_config.h"
+#include "common/health/health_place.h"
 #include "common/health/metrics_text.h"
 #include "common/health/process_figures.h"
 #include "common/metrics/exposition.h"
@@ -20,40 +20,7 @@ HttpPage PageOf(const HealthReport& report) {
           .body = report.json};
 }
 
-// How many of the processes before this one share its machine.
-template <typename Process>
-int OnMachine(const std::vector<Process>& processes, int count,
-              const std::string& machine) {
-  int found = 0;
-  for (int i = 0; i < count; ++i)
-    found += MachineOf(processes[static_cast<size_t>(i)].host) == machine;
-  return found;
-}
-
 }  // namespace
-
-std::optional<HealthPlace> HealthPlaceOf(const config::ClusterConfig& config,
-                                         bool is_server, int index,
-                                         std::optional<int> port_given) {
-  if (!config.has_health() && !port_given.has_value()) return std::nullopt;
-  HealthPlace place = {.host = config.health().host(),
-                       .port = port_given.value_or(config.health().port())};
-  if (port_given.has_value() || place.port == 0) return place;
-  const std::vector<ServerProcess> servers = ServerProcesses(config);
-  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
-  const int server_count = static_cast<int>(servers.size());
-  // A server that was added to the job has no place in the config.
-  if (is_server && index >= server_count) {
-    place.port = 0;
-    return place;
-  }
-  const std::string machine =
-      MachineOf(is_server ? servers[static_cast<size_t>(index)].host
-                          : workers[static_cast<size_t>(index)].host);
-  place.port += OnMachine(servers, is_server ? index : server_count, machine) +
-                (is_server ? 0 : OnMachine(workers, index, machine));
-  return place;
-}
 
 HealthPage::HealthPage(const Options& options)
     : board_(options.is_server ? "server" : "worker", options.index,

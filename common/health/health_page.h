@@ -13,16 +13,6 @@
 
 namespace slackline {
 
-// Where process `index` of the role shows its health, by the config; nullopt:
-// nowhere. `port_given` is --health-port.
-struct HealthPlace {
-  std::string host;
-  int port = 0;
-};
-std::optional<HealthPlace> HealthPlaceOf(const config::ClusterConfig& config,
-                                         bool is_server, int index,
-                                         std::optional<int> port_given);
-
 class HealthPage {
  public:
   struct Options {

@@ -42,6 +42,20 @@ void AddOne(const std::string& name, const char* type, const char* help,
   page->Add(value, labels);
 }
 
+void AddRefusals(const run::Refusals& refusals, const Exposition::Labels& self,
+                 Exposition* page) {
+  page->Begin("slackline_server_refused_total", kCounter,
+              "Connections and messages that keys do not allow, by reason");
+  const google::protobuf::Descriptor& reasons = *refusals.GetDescriptor();
+  for (int i = 0; i < reasons.field_count(); ++i) {
+    Exposition::Labels labels = self;
+    labels.emplace_back("reason", reasons.field(i)->name());
+    page->Add(static_cast<double>(refusals.GetReflection()->GetUInt64(
+                  refusals, reasons.field(i))),
+              labels);
+  }
+}
+
 void AddServer(const run::ServerStats& stats, const Exposition::Labels& self,
                Exposition* page) {
   AddTable(ServerMetrics(), stats, "slackline_server_", self, page);
@@ -67,6 +81,7 @@ void AddServer(const run::ServerStats& stats, const Exposition::Labels& self,
     labels.emplace_back("worker", absl::StrCat(bad.rank()));
     page->Add(static_cast<double>(bad.gradients()), labels);
   }
+  AddRefusals(stats.refused(), self, page);
 }
 
 // One of several is 1, the others are 0.

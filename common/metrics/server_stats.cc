@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/metrics/metric_table.h"
+#include "common/metrics/refusals.h"
 
 namespace slackline {
 namespace {
@@ -26,6 +27,7 @@ void FoldNonfinite(const run::NonfiniteGradients& from, run::ServerStats* to) {
 
 void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   FoldMetrics(ServerMetrics(), from, to);
+  if (from.has_refused()) FoldRefusals(from.refused(), to->mutable_refused());
   for (const run::NonfiniteGradients& nonfinite : from.nonfinite())
     FoldNonfinite(nonfinite, to);
   to->mutable_thread()->MergeFrom(from.thread());

@@ -1,4 +1,4 @@
-// RefusalLog: says in the log whom a listener has refused for his key.
+// RefusalLog: says in the log whom a listener has refused.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ class RefusalLog {
 
   // The first refusal is said at once, and others together, once a minute: who
   // knocks again and again does not fill the log. So are connections of
-  // those who have not said who they are, which may be innocent. Call it now and
-  // then.
+  // those who have not said who they are, which may be innocent. Call it now
+  // and then.
   void Look(const ChannelCounts& counts, absl::Time now);
 
  private:
   const std::string who_;
-  int64_t said_ = 0;
+  uint64_t said_ = 0;
   absl::Time next_ = absl::InfinitePast();
-  int64_t silent_said_ = 0;
+  uint64_t silent_said_ = 0;
   absl::Time silent_next_ = absl::InfinitePast();
 };
 

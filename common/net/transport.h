@@ -30,6 +30,7 @@
 #include "common/link_state.h"
 #include "common/message.h"
 #include "common/net/waitable.h"
+#include "proto/run.pb.h"
 
 namespace slackline {
 
@@ -79,15 +80,11 @@ struct ChannelCounts {
   // one, and how much lay unread.
   int64_t overruns = 0;
   std::string last_overrun = {};
-  // Connections that were ended since they had not the right key, and messages
-  // that their sender's key does not allow. A sentence for people: who had the
-  // last one, and what was wrong.
-  int64_t refused = 0;
+  // Listeners: whom they have refused. A sentence for people: who was the last
+  // one that RefusedCount() counts, and what was wrong; and who the last silent
+  // one.
+  run::Refusals refused = {};
   std::string last_refused = {};
-  // Connections that have ended, or were, before the other end had said who it
-  // is: it has another key than this process, or one of the two has none, or it
-  // only looked whether somebody listens. Who had the last one.
-  int64_t silent = 0;
   std::string last_silent = {};
   // Messages that Send() refused because of the peer (not connected, full).
   int64_t dropped = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/membership/end_status.h"
+#include "common/metrics/refusals.h"
 #include "common/metrics/server_stats.h"
 
 namespace slackline {
@@ -277,6 +278,7 @@ void ServerCore::FoldStats() {
   }
   total.set_seen_view(seen_view);
   total.set_io_utilisation(io_utilisation_);
+  FoldRefusals(coordinator_refused_, total.mutable_refused());
   member_.SetStats(total);
   stats_ = std::move(folded);
 }

@@ -109,6 +109,11 @@ class ServerCore {
     io_utilisation_ = io_utilisation;
   }
 
+  // By coordinators in this process, since it began; likewise.
+  void SetCoordinatorRefused(const run::Refusals& refused) {
+    coordinator_refused_ = refused;
+  }
+
   // Whether the coordinator is in this process; at first: it is not.
   void SetHostsCoordinator(bool hosts) { hosts_coordinator_ = hosts; }
   // Whether a coordinator may begin in this process, if the one before has
@@ -160,6 +165,7 @@ class ServerCore {
   std::shared_ptr<const run::ServerStats> stats_;
   bool hosts_coordinator_ = false;
   double io_utilisation_ = 0;
+  run::Refusals coordinator_refused_;
   absl::Time next_stats_ = absl::InfinitePast();
   absl::Time last_stats_by_ =
       absl::InfiniteFuture();  // Once the job has ended.

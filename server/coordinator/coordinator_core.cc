@@ -1330,6 +1330,10 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   modes_.PutStatus(now, &status);
   checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
+  std::vector<const run::ServerStats*> servers;
+  for (const auto& [index, server] : members_.servers())
+    servers.push_back(&server->server);
+  *status.mutable_refused() = totals_.Refused(servers);
   return status;
 }
 

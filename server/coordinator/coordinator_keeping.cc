@@ -44,6 +44,9 @@ EtcdStateStore::Options EtcdOptions(const KeepingOptions& options) {
                                    .endpoint = options.endpoint,
                                    .lease = lease};
   store.etcd.endpoints.assign(etcd.endpoint().begin(), etcd.endpoint().end());
+  store.etcd.ca = etcd.ca();
+  store.etcd.certificate = etcd.certificate();
+  store.etcd.private_key = etcd.private_key();
   // etcd may make a lease longer, and has it anew when it is started again.
   store.wait_max = std::max(store.wait_max, 2 * lease);
   return store;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/refusals.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 
@@ -39,6 +40,13 @@ absl::Status CoordinatorSeat::failure() const {
   const MutexLock lock(mutex_);
   if (coordinator_ == nullptr || thread_.joinable()) return absl::OkStatus();
   return coordinator_->failure();
+}
+
+run::Refusals CoordinatorSeat::refused() const {
+  const MutexLock lock(mutex_);
+  run::Refusals refused = refused_;
+  if (coordinator_ != nullptr) FoldRefusals(coordinator_->refused(), &refused);
+  return refused;
 }
 
 void CoordinatorSeat::StopSaving() {
@@ -99,6 +107,7 @@ void CoordinatorSeat::Leave() {
   {
     const MutexLock lock(mutex_);
     coordinator = std::move(coordinator_);
+    FoldRefusals(coordinator->refused(), &refused_);
   }
   spdlog::warn(
       "coordinator: {}; it ends, this server goes on, and one that leads in "

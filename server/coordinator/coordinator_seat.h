@@ -55,6 +55,8 @@ class CoordinatorSeat {
   // Any thread: why the process has to end: its coordinator has, before the
   // job, and none can come here.
   absl::Status failure() const;
+  // Any thread: whom all coordinators that were here have refused.
+  run::Refusals refused() const;
   // Any thread: as of the coordinator that is here.
   void StopSaving();
   // The server gives up: none comes here any more, and the one that is here
@@ -84,6 +86,8 @@ class CoordinatorSeat {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Server server_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<CoordinatorThread> coordinator_ ABSL_GUARDED_BY(mutex_);
+  // By those that have left.
+  run::Refusals refused_ ABSL_GUARDED_BY(mutex_);
   std::string said_;    // By the thread.
   std::thread thread_;  // Of StandBy().
 };

@@ -224,7 +224,7 @@ void CoordinatorThread::Lead() {
       core_.OnMessage((*incoming)->from, (*incoming)->message,
                       options_.time.Now(), &effects);
     }
-    refusals_.Look(listener_->counts(), options_.time.Now());
+    TakeRefusals();
     TakeCheckpoints(&effects);
     core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())
@@ -244,6 +244,13 @@ void CoordinatorThread::TellWatch() {
   if (!options_.watch || now < next_watch_) return;
   next_watch_ = now + kWatchEvery;
   options_.watch(std::make_shared<const wire::StatusReply>(core_.Status(now)));
+}
+
+void CoordinatorThread::TakeRefusals() {
+  const ChannelCounts counts = listener_->counts();
+  refusals_.Look(counts, options_.time.Now());
+  const MutexLock lock(refused_mutex_);
+  refused_ = counts.refused;
 }
 
 // What is on the disk by now becomes a checkpoint, although the job has ended.

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 #include "common/net/poller.h"
 #include "common/net/refusal_log.h"
 #include "common/net/transport.h"
@@ -82,6 +83,11 @@ class CoordinatorThread {
   absl::Status failure() const;
   // After Finish() without an error: how the job has ended.
   absl::Status JobEnd() const;
+  // Any thread: whom it has refused.
+  run::Refusals refused() const {
+    const MutexLock lock(refused_mutex_);
+    return refused_;
+  }
   // Any thread: the summary is not tried again any more. If the disk of
   // checkpoints is being waited for, that ends, too.
   void StopSaving();
@@ -98,6 +104,8 @@ class CoordinatorThread {
   void TellWatch();
   void EndCheckpoints(Poller* poller);
   void WriteSummary(Poller* poller);
+  // Whom the listener has refused by now.
+  void TakeRefusals();
   // False if this coordinator has ended by it, as failure() says.
   bool Perform(CoordinatorCore::Effects* effects);
   // Their parts in the order that the head of this file says.
@@ -115,6 +123,8 @@ class CoordinatorThread {
   Waker waker_;
   std::unique_ptr<Listener> listener_;
   RefusalLog refusals_{"coordinator"};
+  mutable Mutex refused_mutex_;
+  run::Refusals refused_ ABSL_GUARDED_BY(refused_mutex_);
   std::unique_ptr<RunFiles> files_;
   Keeping keeping_;  // Without the state, once it has begun.
   bool keeps_state_;

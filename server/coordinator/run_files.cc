@@ -266,6 +266,15 @@ absl::StatusOr<RunsOfFolder> ReadRuns(const std::string& folder) {
   return read;
 }
 
+nlohmann::ordered_json RefusedJson(const run::Refusals& refused) {
+  return {{"no_key", refused.no_key()},
+          {"other_key", refused.other_key()},
+          {"foreign", refused.foreign()},
+          {"other_user", refused.other_user()},
+          {"not_allowed", refused.not_allowed()},
+          {"silent", refused.silent()}};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder) {
@@ -577,6 +586,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
        {"bytes_pulled", summary.bytes_pulled()},
        {"bytes_resent", summary.bytes_resent()},
        {"retries", summary.retries()},
+       {"refused", RefusedJson(summary.refused())},
        {"shards_moved", summary.shards_moved()},
        {"bytes_moved", summary.bytes_moved()},
        {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
+#include "common/metrics/refusals.h"
 #include "common/metrics/server_stats.h"
 #include "common/metrics/staleness.h"
 
@@ -93,6 +94,14 @@ void RunTotals::Load(const coordinator::TotalsState& state) {
     tracebacks_[traceback.rank()] = traceback.text();
 }
 
+run::Refusals RunTotals::Refused(
+    const std::vector<const run::ServerStats*>& servers) const {
+  run::Refusals sums = servers_.refused();
+  for (const run::ServerStats* server : servers)
+    FoldRefusals(server->refused(), &sums);
+  return sums;
+}
+
 int64_t RunTotals::Put(const std::vector<Worker>& workers,
                        const std::vector<const run::ServerStats*>& servers,
                        run::Summary* summary) const {
@@ -105,8 +114,7 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     Add(worker.rank, *worker.stats, &sums, &last, &nonfinite);
   }
   run::ServerStats server_sums = servers_;
-  for (const run::ServerStats* server : servers)
-    Add(*server, &server_sums);
+  for (const run::ServerStats* server : servers) Add(*server, &server_sums);
   for (const run::NonfiniteGradients& of_rank : server_sums.nonfinite())
     nonfinite[of_rank.rank()] += of_rank.gradients();
   summary->MergeFrom(sums);
@@ -124,6 +132,7 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   summary->set_bytes_to_followers(server_sums.bytes_to_followers());
   summary->set_bytes_to_followers_resent(
       server_sums.bytes_to_followers_resent());
+  *summary->mutable_refused() = server_sums.refused();
   PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
   if (lost_count_ > kLostMax) {

@@ -40,7 +40,12 @@ class RunTotals {
               const std::vector<const run::ServerStats*>& servers,
               run::Summary* summary) const;
 
-  // For the next coordinator. TakeNews(): what was added since it was called last.
+  // Whom servers have refused: those that are gone, and these.
+  run::Refusals Refused(
+      const std::vector<const run::ServerStats*>& servers) const;
+
+  // For the next coordinator. TakeNews(): what was added since it was called
+  // last.
   coordinator::TotalsState Keep() const;
   void Load(const coordinator::TotalsState& state);
   bool TakeNews() { return std::exchange(news_, false); }
@@ -60,7 +65,7 @@ class RunTotals {
   run::Summary workers_;  // Sums over workers that are gone.
   std::map<int32_t, run::WorkerSummary> last_;  // By rank: the last gone life.
   run::ServerStats servers_;                    // Sums over servers, likewise.
-  std::map<int32_t, uint64_t> nonfinite_;  // Steps by all-reduce, by rank.
+  std::map<int32_t, uint64_t> nonfinite_;       // Steps by all-reduce, by rank.
   std::vector<std::string> lost_;
   int64_t lost_count_ = 0;
   std::map<int32_t, std::string> tracebacks_;  // By rank.

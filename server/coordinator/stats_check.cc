@@ -30,6 +30,15 @@ bool AreAmounts(const run::ThreadLoad& load) {
          IsAmount(load.queue_ms()) && IsAmount(load.bytes_per_busy_second());
 }
 
+bool AreCounts(const run::Refusals& refused) {
+  const auto is_count = [](uint64_t value) {
+    return value <= static_cast<uint64_t>(kCountMax);
+  };
+  return is_count(refused.no_key()) && is_count(refused.other_key()) &&
+         is_count(refused.foreign()) && is_count(refused.other_user()) &&
+         is_count(refused.not_allowed()) && is_count(refused.silent());
+}
+
 std::string TooMany(const char* what, int count, int most) {
   return absl::StrCat("has sent statistics of ", count, " ", what,
                       "; there are at most ", most);
@@ -69,7 +78,7 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
     if (histogram->bin_size() > kHistogramBinsMax)
       return TooMany("bins", histogram->bin_size(), kHistogramBinsMax);
   }
-  if (!AreFigures(ServerMetrics(), stats) ||
+  if (!AreFigures(ServerMetrics(), stats) || !AreCounts(stats.refused()) ||
       !IsAmount(stats.io_utilisation()) || stats.shards() > 2 * shards ||
       stats.copies() > 2 * shards) {
     return kNoNumber;

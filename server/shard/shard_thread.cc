@@ -302,13 +302,15 @@ void ShardThread::WarnOfOverruns() {
 
 void ShardThread::SendStats() {
   WarnOfOverruns();
-  refusals_.Look(peers_->counts(), options_.time.Now());
+  const ChannelCounts counts = peers_->counts();
+  refusals_.Look(counts, options_.time.Now());
   Message reply;
   reply.header.set_view_number(view_ == nullptr ? 0 : view_->number());
   wire::StatsReply& stats = *reply.header.mutable_stats_reply();
   *stats.mutable_stats() = core_.Stats();
   stats.mutable_stats()->set_malformed(stats.stats().malformed() +
-                                       peers_->counts().malformed);
+                                       counts.malformed);
+  *stats.mutable_stats()->mutable_refused() = counts.refused;
   run::ThreadLoad& load = *stats.mutable_stats()->add_thread();
   load = meter_.Report(options_.time.Now(), [&](ShardId shard) {
     return core_.Owns(shard) || core_.Follows(shard);

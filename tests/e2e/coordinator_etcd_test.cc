@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/certificates.h"
 #include "tests/support/etcd.h"
 #include "tests/support/replicated_job.h"
 
@@ -40,7 +41,14 @@ class CoordinatorInEtcd : public ReplicatedJob {
     etcd_->Start();
   }
   std::string EtcdBlock() const {
-    return absl::StrCat("etcd { endpoint: \"", etcd_->url(), "\" }");
+    const EtcdClient::Options client = etcd_->client();
+    const auto file = [](const char* field, const std::string& path) {
+      return path.empty() ? "" : absl::StrCat(" ", field, ": \"", path, "\"");
+    };
+    return absl::StrCat("etcd { endpoint: \"", etcd_->url(), "\"",
+                        file("ca", client.ca),
+                        file("certificate", client.certificate),
+                        file("private_key", client.private_key), " }");
   }
   // The job by hand, each server on a host of its own, without server 0, which
   // has a folder of its own. Server 0 makes that one, and nobody makes the one
@@ -203,6 +211,32 @@ TEST_F(CoordinatorInEtcd, AnEtcdThatIsAwayForLongEndsNobody) {
   EXPECT_THAT(run->Output(), Not(HasSubstr("again; it")));
   ExpectWhole("run");
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["model_sha256"], ModelOfBsp());
+}
+
+TEST_F(CoordinatorInEtcd, ByHttpsTheStateIsThereToo) {
+  if (!HasOpenSsl()) GTEST_SKIP() << kNoOpenSsl;
+  const Certificates certificates;
+  const auto etcd = certificates.Sign("etcd", "IP:127.0.0.1");
+  const auto server = certificates.Sign("server", "DNS:any");
+  etcd_.emplace(EtcdProgram(),
+                Etcd::Tls{.certificate = etcd.certificate,
+                          .private_key = etcd.private_key,
+                          .client_ca = certificates.ca()},
+                EtcdClient::Options{.endpoints = {},
+                                    .ca = certificates.ca(),
+                                    .certificate = server.certificate,
+                                    .private_key = server.private_key});
+  etcd_->Start();
+  const std::unique_ptr<Process> run = StartRunWithEtcd();
+  const auto status = AwaitProgress(ResolvedConfig());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  SignalProcess(ServerPid(*status, 0), SIGKILL);
+  EXPECT_TRUE(AwaitReplaced(ResolvedConfig(), *status, 0).has_value())
+      << run->Output();
+  EXPECT_EQ(run->WaitText(kEndMax), kEndedWell) << run->Output();
+  ExpectWhole("run");
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["model_sha256"], ModelOfBsp());
+  EXPECT_FALSE(std::filesystem::exists(Path("run/coordinator.state")));
 }
 
 TEST_F(CoordinatorInEtcd, AnEtcdThatIsStartedAgainIsNotNoticed) {

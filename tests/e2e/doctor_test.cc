@@ -183,6 +183,9 @@ TEST_F(DoctorTest, FindsNothingWhereAllIsWell) {
       AllOf(
           HasSubstr("ok: n1: names: n2 is 10.77.0.2, by tun0 (MTU 1500)"),
           HasSubstr("ok: n2: ports: 7802 (server 1) is free at 10.77.0.2"),
+          HasSubstr("ok: n2: key: ZeroMQ can encrypt, and the key of the job "
+                    "comes there by the agent (ssh)"),
+          HasSubstr("ok: this machine: key: "),
           HasSubstr("ok: n2: network: to n1 at 10.77.0.1:7700 (coordinator): "),
           HasSubstr("job two-hosts: 0 errors, ")));
   for (const auto& entry : fs::recursive_directory_iterator(Path("")))
@@ -328,18 +331,68 @@ TEST_F(DoctorTest, ARunHereNamesAPortThatIsTaken) {
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
   ASSERT_EQ(listen(listener, 1), 0);
   const std::string config = Write("job.textproto", SmallJob());
-  const std::unique_ptr<Process> run =
-      StartRun("run", config,
-               {"--set", absl::StrCat("server[0].port=", port->port() - 1),
-                "--set", "server[0].threads=1"});
-  EXPECT_EQ(run->WaitText(kJobMax), kFailed);
-  EXPECT_THAT(run->Output(),
-              HasSubstr(absl::StrCat(
-                  "error: 127.0.0.1: ports: ", port->port(),
-                  " (server 1) is taken at 127.0.0.1 (it has to be free); on "
-                  "127.0.0.1: ss -ltnp 'sport = :",
-                  port->port(), "' says by whom\n")));
+  const struct {
+    const char* label;
+    std::vector<std::string> flags;
+    const char* other;
+  } cases[] = {
+      {"server 1",
+       {"--set", absl::StrCat("server[0].port=", port->port() - 1), "--set",
+        "server[0].threads=1"},
+       ""},
+      {"health page of server 0",
+       {"--set", absl::StrCat("health.port=", port->port())},
+       "; or --set health.port=PORT"},
+  };
+  for (const auto& tested : cases) {
+    const std::unique_ptr<Process> run = StartRun("run", config, tested.flags);
+    EXPECT_EQ(run->WaitText(kJobMax), kFailed);
+    EXPECT_THAT(
+        run->Output(),
+        HasSubstr(absl::StrCat(
+            "error: 127.0.0.1: ports: ", port->port(), " (", tested.label,
+            ") is taken at 127.0.0.1 (it has to be free); on 127.0.0.1: ss "
+            "-ltnp 'sport = :",
+            port->port(), "' says by whom", tested.other, "\n")));
+  }
   close(listener);
+}
+
+TEST_F(DoctorTest, TheKeyOfAJobOnThisMachine) {
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::string key = Path("user.key");
+  const auto says = [&](const std::string& name, const std::string& how,
+                        const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"doctor", config, "--verbose"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::unique_ptr<Process> doctor = StartTool(name, words);
+    EXPECT_EQ(doctor->WaitText(kJobMax), how) << doctor->Output();
+    return doctor->Output();
+  };
+  const std::string absent =
+      absl::StrCat("error: this machine: key: --key ", key,
+                   " is not there (the job takes its key from it); slackline "
+                   "keys init --key ",
+                   key, "\n");
+  EXPECT_THAT(says("absent", kFailed, {"--key", key}), HasSubstr(absent));
+  // What it says to do.
+  const std::unique_ptr<Process> init =
+      StartTool("init", {"keys", "init", "--key", key});
+  EXPECT_EQ(init->WaitText(kJobMax), kEndedWell) << init->Output();
+  EXPECT_THAT(says("there", kEndedWell, {"--key", key}),
+              AllOf(HasSubstr(absl::StrCat("ok: this machine: key: ", key,
+                                           ", named by --key, mode 600\n")),
+                    HasSubstr("ok: 127.0.0.1: key: ZeroMQ can encrypt\n")));
+  fs::permissions(key, fs::perms::group_read, fs::perm_options::add);
+  EXPECT_THAT(
+      says("open", kFailed, {"--key", key}),
+      HasSubstr(absl::StrCat(
+          "error: this machine: key: key file ", key,
+          ": others can read or change it (its mode is 640, 600 is required), "
+          "so it protects nothing; chmod 600 ",
+          key, ", and make a new one")));
+  EXPECT_THAT(says("insecure", kEndedWell, {"--set", "insecure=true"}),
+              HasSubstr("warning: this machine: key: insecure: true: "));
 }
 
 // n1 still reaches n2, whose address it is told.

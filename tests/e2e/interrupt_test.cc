@@ -2,6 +2,8 @@
 // Method: SIGINT to a whole run, and to one worker that was started by hand.
 #include <signal.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -75,6 +77,30 @@ TEST_F(Interrupt, OnceMoreStopsTheWholeRunAtOnce) {
     EXPECT_THAT(ReadText(Path(absl::StrCat("run/logs/", member, ".log"))),
                 HasSubstr("interrupted by the user"))
         << member;
+  }
+}
+
+// Its workers never come. With a checkpoint to go on from it is suspended
+// (suspend_test).
+TEST_F(Interrupt, WhileAJobFormsTheExitCodeSaysWhoHasEndedIt) {
+  for (const auto& [signal, exit] :
+       {std::pair(SIGINT, kInterrupted), std::pair(SIGTERM, kFailed)}) {
+    const std::string name = signal == SIGINT ? "interrupted" : "terminated";
+    SCOPED_TRACE(name);
+    const std::unique_ptr<Process> run =
+        StartRun(name, Write("job.textproto", SmallJob()),
+                 {"--set=worker[0].command=sleep 600"});
+    ASSERT_TRUE(AwaitStatus(Path(name + "/cluster.textproto"), kStopMax,
+                            [](const wire::StatusReply& status) {
+                              return status.server_size() == 2;
+                            })
+                    .has_value())
+        << run->Output();
+    run->Signal(signal);
+    EXPECT_EQ(run->WaitText(kStopMax), exit) << run->Output();
+    ExpectNoProcessLeft();
+    EXPECT_THAT(run->Output(), HasSubstr("interrupted by the user"));
+    EXPECT_EQ(ReadJson(Path(name + "/summary.json"))["cause"], "STOPPED");
   }
 }
 

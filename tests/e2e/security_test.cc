@@ -16,6 +16,7 @@
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
+#include "common/metrics/refusals.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
@@ -59,6 +60,40 @@ class SecurityTest : public JobTest {
                std::string::npos;
       })) << log;
     }
+  }
+
+  // A job in its midst, as strangers find it.
+  struct Target {
+    std::unique_ptr<Process> run;
+    std::string cluster;
+    config::ClusterConfig config;
+    std::string coordinator;  // Its endpoint.
+    wire::StatusReply status;
+  };
+  // Not `run` if it has not come that far. Before, the same job has run
+  // undisturbed.
+  Target StartTarget() {
+    Run("alone", Write("alone.textproto", OverTcp()));
+    Target target;
+    target.run = StartRun("run", Write("job.textproto", ForAWhile()));
+    target.cluster = Path("run/cluster.textproto");
+    const auto status = AwaitProgress(target.cluster);
+    if (!status.has_value()) {
+      ADD_FAILURE() << target.run->Output();
+      target.run = nullptr;
+      return target;
+    }
+    target.status = *status;
+    target.config = Must(LoadJobConfig(target.cluster));
+    target.coordinator = CoordinatorEndpoints(target.config).front();
+    return target;
+  }
+  // It has ended as the undisturbed one.
+  void ExpectUnchanged(Target* target) {
+    EXPECT_EQ(target->run->WaitText(kJobMax), kEndedWell)
+        << target->run->Output();
+    EXPECT_EQ(ReadText(Path("run/model.safetensors")),
+              ReadText(Path("alone/model.safetensors")));
   }
 
   // `slackline keys export` of the role, with that user's key.
@@ -133,20 +168,29 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
 }
 
 TEST_F(SecurityTest, StrangersChangeNothing) {
-  Run("alone", Write("alone.textproto", OverTcp()));
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", ForAWhile()));
-  const std::string cluster = Path("run/cluster.textproto");
-  const auto status = AwaitProgress(cluster);
-  ASSERT_TRUE(status.has_value()) << run->Output();
-  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
-  const std::string coordinator = CoordinatorEndpoints(job).front();
-  Attack(*status, coordinator, std::nullopt);
-  Attack(*status, coordinator,
-         CredentialsOf(JobSecret(Secret::Random(), job.job()), Role::kServer));
-  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
-            ReadText(Path("alone/model.safetensors")));
+  Target target = StartTarget();
+  ASSERT_NE(target.run, nullptr);
+  Attack(target.status, target.coordinator, std::nullopt);
+  Attack(target.status, target.coordinator,
+         CredentialsOf(JobSecret(Secret::Random(), target.config.job()),
+                       Role::kServer));
+  // Those at the coordinator and those at shard threads of two servers, of
+  // either kind.
+  const auto now =
+      AwaitStatus(target.cluster, kPromptly, [](const auto& status) {
+        return status.refused().other_key() > 0 &&
+               status.refused().no_key() + status.refused().silent() > 0 &&
+               RefusedCount(status.server(1).refused()) > 0;
+      });
+  ASSERT_TRUE(now.has_value());
+  EXPECT_EQ(now->refused().not_allowed(), 0);
+  EXPECT_THAT(Tool("status", {"status", Path("run")}),
+              AllOf(HasSubstr(kEndedWell), HasSubstr("\nrefused: "),
+                    HasSubstr(" with another key")));
+  ExpectUnchanged(&target);
+  const nlohmann::json refused = ReadJson(Path("run/summary.json"))["refused"];
+  EXPECT_GE(refused["other_key"], now->refused().other_key());
+  EXPECT_EQ(refused["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               AllOf(HasSubstr("coordinator: refused"), HasSubstr("127.0.0.1:"),
                     HasSubstr("key")));
@@ -154,19 +198,13 @@ TEST_F(SecurityTest, StrangersChangeNothing) {
 
 // One whose key is a worker's says what it likes to everybody.
 TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
-  Run("alone", Write("alone.textproto", OverTcp()));
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", ForAWhile()));
-  const std::string cluster = Path("run/cluster.textproto");
-  const auto status = AwaitProgress(cluster);
-  ASSERT_TRUE(status.has_value()) << run->Output();
-  const config::ClusterConfig job = Must(LoadJobConfig(cluster));
+  Target target = StartTarget();
+  ASSERT_NE(target.run, nullptr);
   const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
-  Attack(*status, CoordinatorEndpoints(job).front(),
-         Must(KeyPlanFrom(key, job.job(), Role::kWorker, "it")).first);
-  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  EXPECT_EQ(ReadText(Path("run/model.safetensors")),
-            ReadText(Path("alone/model.safetensors")));
+  Attack(target.status, target.coordinator,
+         Must(KeyPlanFrom(key, target.config.job(), Role::kWorker, "it")).first);
+  ExpectUnchanged(&target);
+  EXPECT_GT(ReadJson(Path("run/summary.json"))["refused"]["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
               HasSubstr("who has the key of a worker may not"));
 }

@@ -24,6 +24,7 @@
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
 #include "common/keys/live_keys.h"
+#include "common/metrics/refusals.h"
 #include "common/net/descriptor.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -116,13 +117,13 @@ class KeyedTransportTest : public ::testing::Test {
     EXPECT_GT(Refused(), refused_);
     refused_ = Refused();
     const ChannelCounts counts = listener_->counts();
-    return counts.refused > 0 ? counts.last_refused
-                              : counts.last_silent + ": no key";
+    return RefusedCount(counts.refused) > 0 ? counts.last_refused
+                                            : counts.last_silent + ": no key";
   }
 
-  int64_t Refused() const {
+  uint64_t Refused() const {
     const ChannelCounts counts = listener_->counts();
-    return counts.refused + counts.silent;
+    return RefusedCount(counts.refused) + counts.refused.silent();
   }
 
   // Right after anything else: the job goes on.
@@ -151,7 +152,7 @@ class KeyedTransportTest : public ::testing::Test {
   std::unique_ptr<Listener> listener_;
   const std::string endpoint_;
   Poller poller_;
-  int64_t refused_ = 0;
+  uint64_t refused_ = 0;
   uint64_t probe_ = 0;
 };
 
@@ -172,7 +173,7 @@ std::optional<LinkState> NewsOf(Channel& channel) {
 
 TEST_F(KeyedTransportTest, WhoHasTheKeyIsServed) {
   ExpectServes();
-  EXPECT_EQ(listener_->counts().refused, 0);
+  EXPECT_EQ(RefusedCount(listener_->counts().refused), 0u);
   EXPECT_EQ(listener_->counts().malformed, 0);
 }
 
@@ -211,6 +212,7 @@ struct Stranger {
   std::function<std::optional<Credentials>()> credentials;
   const char* why;  // As the listener says it.
   LinkState link;   // As he sees it.
+  std::function<uint64_t(const run::Refusals&)> counted;  // And no other.
 };
 class StrangerTest : public KeyedTransportTest,
                      public ::testing::WithParamInterface<Stranger> {};
@@ -231,6 +233,11 @@ TEST_P(StrangerTest, IsRefused) {
     EXPECT_FALSE(Receive(kMoment).has_value());
   }
   EXPECT_EQ(listener_->counts().malformed, 0);
+  const run::Refusals refused = listener_->counts().refused;
+  EXPECT_GT(GetParam().counted(refused), 0u) << refused.ShortDebugString();
+  EXPECT_EQ(GetParam().counted(refused),
+            RefusedCount(refused) + refused.silent())
+      << refused.ShortDebugString();
   // Attempts that it made before it ended may still be counted.
   ExpectServes();
 }
@@ -239,21 +246,27 @@ INSTANTIATE_TEST_SUITE_P(
     All, StrangerTest,
     ::testing::Values(
         Stranger{"NoKey", [] { return std::nullopt; }, "no key",
-                 LinkState::kRefused},
+                 LinkState::kRefused,
+                 [](const run::Refusals& refused) {
+                   return refused.no_key() + refused.silent();
+                 }},
         // Nor does he know whom to speak to.
         Stranger{
             "KeyOfAnotherJob",
             [] { return CredentialsOf(SecretOfJob("letters"), Role::kWorker); },
-            "the key of another job", LinkState::kDropped},
+            "the key of another job", LinkState::kDropped,
+            [](const run::Refusals& refused) { return refused.other_key(); }},
         // A key of his own, and the server's public one, which is no secret.
-        Stranger{"KeyOfHisOwn",
-                 [] {
-                   Credentials own =
-                       CredentialsOf(SecretOfJob("digits"), Role::kWorker);
-                   own.own = Secret(Secret::Bytes{1, 2, 3});
-                   return own;
-                 },
-                 "a key of its own", LinkState::kRefused}),
+        Stranger{
+            "KeyOfHisOwn",
+            [] {
+              Credentials own =
+                  CredentialsOf(SecretOfJob("digits"), Role::kWorker);
+              own.own = Secret(Secret::Bytes{1, 2, 3});
+              return own;
+            },
+            "a key of its own", LinkState::kRefused,
+            [](const run::Refusals& refused) { return refused.other_key(); }}),
     [](const auto& tested) { return tested.param.name; });
 
 // A process at the address of the servers that cannot prove to be one: nothing
@@ -275,14 +288,15 @@ TEST(ForeignServerTest, IsToldNothing) {
     poller.Add(*listener);
     const absl::Time deadline = absl::Now() + kDeadline;
     const auto told = [&] {
-      return listener->counts().refused + listener->counts().silent;
+      const ChannelCounts counts = listener->counts();
+      return RefusedCount(counts.refused) + counts.refused.silent();
     };
     while (told() == 0 && absl::Now() < deadline) {
       Must(poller.Wait(absl::Milliseconds(20)));
       EXPECT_FALSE(Must(listener->Receive()).has_value());
     }
     poller.Remove(*listener);
-    EXPECT_GT(told(), 0);
+    EXPECT_GT(told(), 0u);
   }
 }
 
@@ -384,7 +398,7 @@ TEST_F(ExchangeTest, ConnectionsGoOnWithTheNewKeysAndTheOldOnesOpenNothing) {
   EXPECT_FALSE(IsServed(*late_channel, kMoment));
   auto another = Must(late.Connect({PeerId::Kind::kWorker, 5, 6}, tcp_, {}));
   EXPECT_FALSE(IsServed(*another, kMoment));
-  EXPECT_GT(listener_->counts().refused, 0);
+  EXPECT_GT(RefusedCount(listener_->counts().refused), 0u);
   EXPECT_EQ(listener_->counts().malformed, 0);
 
   ZmqTransport begins(
@@ -476,6 +490,7 @@ TEST_P(OverreachTest, IsRefused) {
                 HasSubstr(GetParam().why));
     // Answers go to peers that were heard, and this one was not.
     EXPECT_TRUE(absl::IsNotFound(listener_->Send(GetParam().self, Probe(1))));
+    EXPECT_EQ(listener_->counts().refused.not_allowed(), 1u);
   }
   ExpectServes();
 }

@@ -632,7 +632,8 @@ TEST_F(ShmTransportTest, LinksTakeTcpWhereMemoryIsRefused) {
         [&] {
           status.Update(links.Send({0, 0}, Numbered(1)));
           status.Update(links.Receive([](Owner, Message&) {}));
-          Must(AcceptShm(strict));
+          TurnedAway others;
+          Must(AcceptShm(strict, &others));
           received = received || Must(listener->Receive()).has_value();
         }));
     if (kind == config::Limits::AUTO) {

@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -14,6 +17,7 @@
 #include <zmq.hpp>
 
 #include "absl/time/clock.h"
+#include "common/metrics/refusals.h"
 #include "common/net/header_codec.h"
 #include "common/net/host_id.h"
 #include "common/net/payload_frames.h"
@@ -833,6 +837,59 @@ TEST(LinkStateTest, AStoppedProcessIsNotGoneUntilItIsKilled) {
   EXPECT_EQ(Must(dealer->ReceiveLinkState()), std::nullopt);
   process.Signal(SIGKILL);
   EXPECT_EQ(NewsOf(*dealer), LinkState::kGone);
+}
+
+// "ipc://@NAME" or "shm://@NAME".
+bool Connects(const std::string& endpoint) {
+  const int type =
+      endpoint.substr(0, 3) == "ipc" ? SOCK_STREAM : SOCK_SEQPACKET;
+  const std::string name = endpoint.substr(sizeof("shm://@") - 1);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+  const auto size =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const int socket = ::socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+  const bool connects =
+      connect(socket, reinterpret_cast<sockaddr*>(&address), size) == 0;
+  close(socket);
+  return connects;
+}
+
+// Both Unix sockets of a shard thread, that of shared memory and that of
+// ZeroMQ, know whose process wants to connect.
+TEST(OtherUserTest, IsTurnedAwayAndCounted) {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user for once";
+  ZmqTransport zmq;
+  ShmTransport transport(zmq);
+  auto listener = Must(transport.Listen({}));
+  Must(listener->Bind("tcp://127.0.0.1:0"));
+  const std::string shm = Must(listener->Bind(UniqueShmEndpoint()));
+  const std::string ipc = Must(listener->Bind(UniqueIpcEndpoint()));
+  Poller poller;
+  poller.Add(*listener);
+  uint64_t count = 0;
+  for (const std::string& endpoint : {shm, ipc}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      _exit(setuid(kNobody) == 0 && Connects(endpoint) ? 0 : 1);
+    }
+    int how = -1;
+    ASSERT_EQ(waitpid(child, &how, 0), child);
+    ASSERT_EQ(how, 0) << "it has not connected to " << endpoint;
+    ++count;
+    EXPECT_TRUE(Eventually([&] {
+      Must(poller.Wait(absl::Milliseconds(20)));
+      EXPECT_EQ(Must(listener->Receive()), std::nullopt);
+      return listener->counts().refused.other_user() == count;
+    })) << endpoint;
+  }
+  poller.Remove(*listener);
+  const ChannelCounts counts = listener->counts();
+  EXPECT_EQ(RefusedCount(counts.refused), count);
+  EXPECT_THAT(counts.last_refused, HasSubstr("a process of user 65534"));
 }
 
 }  // namespace

@@ -43,7 +43,17 @@ inline std::string EtcdProgram() {
 // One member of etcd, with its data in a folder of the test.
 class Etcd {
  public:
+  // With https. Its clients show certificates that `client_ca` has signed;
+  // empty: they show none.
+  struct Tls {
+    std::string certificate;
+    std::string private_key;
+    std::string client_ca = {};
+  };
   explicit Etcd(std::string program) : program_(std::move(program)) {}
+  // `client`: for whom it is made, with the files that are right.
+  Etcd(std::string program, const Tls& tls, EtcdClient::Options client)
+      : program_(std::move(program)), tls_(tls), client_(std::move(client)) {}
 
   void Start(const std::vector<std::string>& flags = {}) {
     const std::string peers =
@@ -59,19 +69,34 @@ class Etcd {
         "--initial-cluster=test=" + peers,
         "--logger=zap",
         "--log-outputs=stderr"};
+    if (tls_.has_value()) {
+      command.insert(command.end(), {"--cert-file=" + tls_->certificate,
+                                     "--key-file=" + tls_->private_key});
+    }
+    if (tls_.has_value() && !tls_->client_ca.empty()) {
+      command.insert(command.end(), {"--client-cert-auth",
+                                     "--trusted-ca-file=" + tls_->client_ca});
+    }
     command.insert(command.end(), flags.begin(), flags.end());
     process_ = Must(ChildProcess::Start(
         {.command = command, .log_path = folder_.File("log")}));
-    const auto client = Must(EtcdClient::Create(
-        {.endpoints = {url()}, .timeout = absl::Seconds(60)}));
-    Must(client->Get("is it there?").status());
+    EtcdClient::Options options = client();
+    options.timeout = absl::Seconds(60);
+    Must(Must(EtcdClient::Create(options))->Get("is it there?").status());
+  }
+  // As whom it is for.
+  EtcdClient::Options client() const {
+    EtcdClient::Options options = client_;
+    options.endpoints = {url()};
+    return options;
   }
   void Kill() {
     process_->Signal(SIGKILL);
     process_->Wait();
   }
   std::string url() const {
-    return absl::StrCat("http://127.0.0.1:", port_.port());
+    return absl::StrCat(tls_.has_value() ? "https" : "http",
+                        "://127.0.0.1:", port_.port());
   }
   // A connection, which the caller closes.
   int Connect() const {
@@ -88,6 +113,8 @@ class Etcd {
 
  private:
   const std::string program_;
+  const std::optional<Tls> tls_;
+  const EtcdClient::Options client_ = {};
   const TempFolder folder_{"etcd."};
   const PortReservation port_ = Must(PortReservation::AnyFree("127.0.0.1"));
   const PortReservation peer_port_ =

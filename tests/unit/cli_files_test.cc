@@ -397,6 +397,17 @@ Configured LocalMembers(int servers, int workers) {
           .workers = std::vector<std::string>(workers, "127.0.0.1")};
 }
 
+TEST(StatusTest, SaysWhomServersHaveRefused) {
+  wire::StatusReply status = MakeStatus();
+  EXPECT_THAT(StatusTable(status), Not(HasSubstr("refused")));
+  status.mutable_refused()->set_other_key(12);
+  status.mutable_refused()->set_not_allowed(1);
+  EXPECT_THAT(StatusTable(status),
+              HasSubstr("\nrefused: 12 connections with another key, 1 message "
+                        "that the key of the sender does not allow\n"));
+  EXPECT_EQ(StatusJson(status)["refused"]["other_key"], 12);
+}
+
 TEST(StatusTest, SaysWhereTheCoordinatorIsIfThatMayChange) {
   wire::StatusReply status = MakeStatus();
   status.set_coordinator_server(2);

@@ -830,13 +830,25 @@ INSTANTIATE_TEST_SUITE_P(
                  "15: coordinator.etcd.endpoint: is missing; ", "2379"),
         EtcdCase("NoScheme", "endpoint: '127.0.0.1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
-                 "http://, a host, a colon and a port"),
+                 "https:// or http://, a host, a colon and a port"),
         EtcdCase("Ipv6WithoutBrackets", "endpoint: 'http://::1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
-                 "\"http://[fd00::5]:2379\""),
-        EtcdCase("Https", "endpoint: 'https://127.0.0.1:2379'",
-                 "22: coordinator.etcd.endpoint[0]: value is ",
-                 "https is not supported"),
+                 "\"https://[fd00::5]:2379\""),
+        EtcdCase("HttpsOfAnybody", "endpoint: 'https://10.0.0.5:2379'",
+                 "15: coordinator.etcd.ca: is missing; ", "/etc/etcd/ca.pem"),
+        EtcdCase("FilesWithoutHttps",
+                 "endpoint: 'http://127.0.0.1:1' ca: '/ca.pem'",
+                 "53: coordinator.etcd.ca: value is ", "for https://"),
+        EtcdCase("RelativePath", "endpoint: 'https://127.0.0.1:1' ca: 'ca.pem'",
+                 "54: coordinator.etcd.ca: value is ", "an absolute path"),
+        EtcdCase("CertificateWithoutItsKey",
+                 "endpoint: 'https://a:1' ca: '/c' certificate: '/d'",
+                 "15: coordinator.etcd.private_key: is missing; ",
+                 "--client-cert-auth"),
+        EtcdCase("KeyWithoutItsCertificate",
+                 "endpoint: 'https://a:1' ca: '/c' private_key: '/d'",
+                 "15: coordinator.etcd.certificate: is missing; ",
+                 "--client-cert-auth"),
         EtcdCase("NoPort",
                  "endpoint: 'http://127.0.0.1:1' endpoint: 'http://127.0.0.1'",
                  "53: coordinator.etcd.endpoint[1]: value is ", "a port"),
@@ -850,7 +862,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "22: coordinator.etcd.endpoint[0]: the host's value is ",
                  "allowed in a host name"),
         EtcdCase("OnANetwork", "endpoint: 'http://10.0.0.5:2379'",
-                 "22: coordinator.etcd.endpoint[0]: value is 10.0.0.5",
+                 "22: coordinator.etcd.endpoint[0]: value is ",
+                 "write https:// with coordinator { etcd { ca } }, or set "
                  "insecure: true"),
         EtcdCase("PrefixWithoutASlash",
                  "endpoint: 'http://127.0.0.1:1' prefix: 'a'",
@@ -881,6 +894,10 @@ TEST(ConfigEtcdTest, ThePrefixIsTheJobsUnlessGiven) {
       kMinimal,
       "insecure: true coordinator { etcd { endpoint: "
       "'http://etcd-0.etcd:1' endpoint: 'http://10.0.0.5:65535' } }"));
+  ParseOrDie(absl::StrCat(
+      kMinimal,
+      "coordinator { etcd { endpoint: 'https://10.0.0.5:2379' ca: '/ca' "
+      "certificate: '/c' private_key: '/k' } }"));
   EXPECT_THAT(Errors(absl::StrCat(
                   absl::StrReplaceAll(kMinimal, {{"job: \"test\"\n", ""}}),
                   "coordinator { etcd { endpoint: 'http://localhost:1' } }")),

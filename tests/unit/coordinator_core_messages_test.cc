@@ -139,6 +139,10 @@ TEST_F(WrongWordsTest, NumbersThatCannotBeAreNotKept) {
   });
   EXPECT_EQ(core_->Status(now_).server(1).thread_size(), 0)
       << "there are fewer shards";
+  ServerSays([](run::ServerStats& stats) {
+    stats.mutable_refused()->set_no_key(std::numeric_limits<uint64_t>::max());
+  });
+  EXPECT_EQ(core_->Status(now_).refused().no_key(), 0);
   WorkerSays([](run::WorkerStats& stats) {
     stats.set_examples(std::numeric_limits<int64_t>::max());
   });

@@ -40,7 +40,10 @@ class Cluster {
     job.set_bin_here("/b");
     job.set_bin_there("/c");
     job.add_by_name("n1");
+    job.set_has_key(true);
     facts_.mutable_here()->set_machine_id("here");
+    facts_.mutable_key()->set_file("/h/key");
+    facts_.mutable_key()->set_mode("600");
     for (int i = 1; i <= 3; ++i) AddHost(i);
     for (int from = 1; from <= 3; ++from) {
       for (int to = 1; to <= 3; ++to) AddPair(Name(from), Name(to));
@@ -53,6 +56,7 @@ class Cluster {
   doctor::HostNeed& need(int number) {
     return *facts_.mutable_job()->mutable_host(number - 1);
   }
+  doctor::KeyFacts& key() { return *facts_.mutable_key(); }
   doctor::Job& job() { return *facts_.mutable_job(); }
   doctor::Host& host(int number) { return *facts_.mutable_host(number - 1); }
   doctor::HostFacts& at(int number) { return *host(number).mutable_facts(); }
@@ -163,6 +167,28 @@ TEST(DoctorDiagnosis, FindsNothingWhereAllIsWell) {
   EXPECT_THAT(ReportText(report, true),
               HasSubstr("ok: n2: network: to n1 at 10.0.0.1:7700 "
                         "(coordinator): 0.20 ms round trip, 839 MB/s\n"));
+}
+
+TEST(DoctorDiagnosis, SaysWhichKeyTheJobHasAndHowItTravels) {
+  Cluster cluster;
+  const auto text = [&] { return ReportText(cluster.Diagnosis(), true); };
+  EXPECT_THAT(text(),
+              AllOf(HasSubstr("\nok: this machine: key: /h/key, the user's, "
+                              "mode 600\n"),
+                    HasSubstr("\nok: n2: key: ZeroMQ can encrypt, and the key "
+                              "of the job comes there by the agent (ssh)\n")));
+  cluster.key().set_given(true);
+  EXPECT_THAT(text(), HasSubstr("/h/key, named by --key, mode 600\n"));
+  cluster.key().set_given(false);
+  cluster.key().clear_mode();
+  cluster.key().set_can_be_made(true);
+  EXPECT_THAT(text(), HasSubstr("ok: this machine: key: /h/key is made when "
+                                "the job starts\n"));
+  cluster.job().set_engine("here");
+  EXPECT_THAT(text(), HasSubstr("ok: n2: key: ZeroMQ can encrypt\n"));
+  // As `slackline run` looks, which has the key in hand.
+  cluster.facts().clear_key();
+  EXPECT_THAT(text(), Not(HasSubstr("this machine: key")));
 }
 
 // What is changed, and the one line that comes of it.
@@ -295,6 +321,18 @@ std::vector<Case> Cases() {
        "error: n1: ports: 7700 (coordinator) is taken at 10.0.0.1 (it has to "
        "be free); on n1: ss -ltnp 'sport = :7700' says by whom; or --set "
        "coordinator.port=PORT"},
+      {"HealthPortTaken",
+       [](Cluster& c) {
+         auto& door = *c.host(1).mutable_opened()->add_door();
+         door.set_label("health page of worker 0");
+         door.set_port(8081);
+         door.set_address("127.0.0.1");
+         door.set_error("in use");
+         door.set_taken(true);
+       },
+       "error: n1: ports: 8081 (health page of worker 0) is taken at 127.0.0.1 "
+       "(it has to be free); on n1: ss -ltnp 'sport = :8081' says by whom; or "
+       "--set health.port=PORT"},
       {"Clock", [](Cluster& c) { c.host(2).set_clock_ahead_us(-3'000'000); },
        "note: n2: clock: 3.000 s behind this machine's (to 0.002 s) (times in "
        "logs differ by that, nothing else); on n2: sudo chronyc makestep"},
@@ -514,6 +552,57 @@ std::vector<Case> Cases() {
        "warning: n2: network: to n3 at 10.0.0.3:7700 (any port): 0.20 ms round "
        "trip, 1 MB/s (more than 12 MB/s is usual); --set "
        "'sync.compression[0]={int8{} parameters:BFLOAT16}'"},
+      {"Insecure",
+       [](Cluster& c) {
+         c.job().set_has_key(false);
+         c.key().set_insecure(true);
+         c.at(2).set_curve_error("libzmq is old");  // Nobody needs it then.
+       },
+       "warning: this machine: key: insecure: true: nothing on the wire is "
+       "encrypted, and whoever reaches a port can read, change and stop the "
+       "job (a key protects a job); take insecure out of the config"},
+      {"InsecureWithAKey",
+       [](Cluster& c) {
+         c.job().set_has_key(false);
+         c.key().set_insecure(true);
+         c.key().set_given(true);
+       },
+       "error: this machine: key: --key /h/key, and insecure: true (with that "
+       "a job has no key); leave out one of the two"},
+      {"KeyThatOthersRead",
+       [](Cluster& c) {
+         c.key().set_mode("644");
+         c.key().set_error(
+             "key file /h/key: others can read it; chmod 600 K; "
+             "and more");
+       },
+       "error: this machine: key: key file /h/key: others can read it; chmod "
+       "600 K; and more"},
+      {"GivenKeyThatIsNotThere",
+       [](Cluster& c) {
+         c.key().set_given(true);
+         c.key().clear_mode();
+       },
+       "error: this machine: key: --key /h/key is not there (the job takes its "
+       "key from it); slackline keys init --key /h/key"},
+      {"KeyThatCannotBeMade", [](Cluster& c) { c.key().clear_mode(); },
+       "note: this machine: key: /h/key cannot be made (each run gets a key of "
+       "its own, and commands reach it by its folder); slackline keys init "
+       "--key FILE, and --key FILE"},
+      {"NoHome",
+       [](Cluster& c) {
+         c.key().clear_mode();
+         c.key().clear_file();
+       },
+       "note: this machine: key: this user has no home, where a key could be "
+       "kept (each run gets a key of its own, and commands reach it by its "
+       "folder); slackline keys init --key FILE, and --key FILE"},
+      {"ZeroMqThatCannotEncrypt",
+       [](Cluster& c) {
+         c.at(2).set_curve_error("libzmq 4.2 cannot encrypt; insecure: true");
+       },
+       "error: n2: key: libzmq 4.2 cannot encrypt (the job encrypts what it "
+       "sends); install libzmq5 of the distribution on n2"},
       {"NotTried",
        [](Cluster& c) {
          c.pair("n2", "n3").clear_connection();

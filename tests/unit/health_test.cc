@@ -4,6 +4,7 @@
 
 #include "common/config/cluster_config.h"
 #include "common/health/health_page.h"
+#include "common/health/health_place.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_config.h"

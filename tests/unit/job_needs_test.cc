@@ -67,6 +67,22 @@ TEST(JobNeeds, WorkersHaveDoorsWhereTheyMayAllReduce) {
   }
 }
 
+TEST(JobNeeds, HealthPagesHaveDoorsToWhichNobodyConnects) {
+  const doctor::Job job = NeedsOf("health { port: 8080 host: '0.0.0.0' }");
+  EXPECT_THAT(DoorsOf(job, 0),
+              ElementsAre("coordinator:7700 C", "server 0:7800 S",
+                          "server 0:7801 S", "health page of server 0:8080 "));
+  EXPECT_THAT(DoorsOf(job, 1),
+              ElementsAre("any port:0 S", "health page of server 1:8080 ",
+                          "health page of worker 0:8081 "));
+  EXPECT_THAT(DoorsOf(job, 2), ElementsAre("health page of worker 1:8080 ",
+                                           "health page of worker 2:8081 "));
+  EXPECT_EQ(job.host(2).door(0).host(), "0.0.0.0");
+  EXPECT_THAT(job.by_name(), ElementsAre("a"));
+  EXPECT_THAT(DoorsOf(NeedsOf("health { port: 0 }"), 2), IsEmpty())
+      << "any free one";
+}
+
 TEST(JobNeeds, AnyPortOfTheCoordinatorIsOne) {
   EXPECT_THAT(
       DoorsOf(NeedsOf("", 0), 0),

@@ -63,7 +63,7 @@ TEST(MetricTableTest, LeavesOutWhatIsNoFigure) {
       left_out(ServerMetrics(), run::ServerStats()),
       (std::set<std::string>{"index", "incarnation", "pid", "alive",
                              "heard_ms_ago", "thread", "hand_over", "follower",
-                             "nonfinite", "reached_clock", "seen_view"}));
+                             "nonfinite", "reached_clock", "seen_view", "refused"}));
   EXPECT_EQ(left_out(WorkerMetrics(), run::WorkerStats()),
             (std::set<std::string>{"rank", "incarnation", "pid", "alive",
                                    "done", "heard_ms_ago", "progress"}));
@@ -170,6 +170,7 @@ TEST(MetricsTextTest, HasWhatTheProcessHasCounted) {
   run::NonfiniteGradients& bad = *stats->add_nonfinite();
   bad.set_rank(3);
   bad.set_gradients(4);
+  stats->mutable_refused()->set_no_key(9);
   board.Counted(std::shared_ptr<const run::ServerStats>(stats));
   auto status = std::make_shared<wire::StatusReply>();
   status->mutable_view()->set_state(wire::RUNNING);
@@ -187,6 +188,8 @@ TEST(MetricsTextTest, HasWhatTheProcessHasCounted) {
                       "thread=\"1\"} 0.002"),
             HasSubstr("slackline_server_nonfinite_total{server=\"2\","
                       "worker=\"3\"} 4\n"),
+            HasSubstr("slackline_server_refused_total{server=\"2\","
+                      "reason=\"no_key\"} 9\n"),
             HasSubstr("slackline_job_state{state=\"running\"} 1\n"),
             HasSubstr("slackline_job_state{state=\"failed\"} 0\n"),
             HasSubstr("slackline_job_workers 1\n"),

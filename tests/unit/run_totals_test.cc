@@ -48,6 +48,7 @@ TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
   stats.set_duplicates(5);
   stats.set_dropped(3);
   stats.set_held(2);
+  stats.mutable_refused()->set_no_key(3);
   AddToHistogram(4, stats.mutable_missed_clocks());
   run::NonfiniteGradients& bad = *stats.add_nonfinite();
   bad.set_rank(1);
@@ -62,6 +63,8 @@ TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
   EXPECT_EQ(summary.dropped(), 6);
   EXPECT_EQ(summary.held(), 4);
   EXPECT_EQ(summary.nonfinite(), 12);
+  EXPECT_EQ(summary.refused().no_key(), 6);
+  EXPECT_EQ(totals.Refused({&stats}).no_key(), 6);
   EXPECT_EQ(summary.worker(0).nonfinite(), 12);
   EXPECT_THAT(summary.missed_clocks_histogram(), ElementsAre(0, 0, 0, 0, 2));
 }

@@ -498,6 +498,21 @@ TEST_F(ServerCoreTest, APartForAJobThatHasEndedOrIsNotJoinedIsDropped) {
   core_->OnCutPart(PartOf(1, 1), now_, &effects);
 }
 
+TEST_F(ServerCoreTest, WhomACoordinatorHereHasRefusedCountsOnce) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  run::Refusals refused;
+  refused.set_other_key(5);
+  core_->SetCoordinatorRefused(refused);
+  run::ServerStats stats;
+  stats.mutable_refused()->set_other_key(2);
+  Receive(ViewOf(wire::FINISHED, 2));
+  OnStats(0, view_number_, stats);
+  const ServerCore::Effects end = OnStats(1, view_number_, stats);
+  ASSERT_EQ(end.sends.size(), 1u);
+  EXPECT_EQ(end.sends[0].header.heartbeat().server().refused().other_key(), 9u);
+}
+
 TEST_F(ServerCoreTest, CollectsStatisticsAndTellsNewsOfMovesAtOnce) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));

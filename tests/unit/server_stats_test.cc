@@ -19,31 +19,39 @@ const std::set<std::string> kLeftAlone = {
     "index",        "incarnation",    "alive",         "pid",
     "heard_ms_ago", "io_utilisation", "reached_clock", "seen_view"};
 
-// Each number is `value`, each list has one entry.
-run::ServerStats StatsOf(int value) {
-  run::ServerStats stats;
-  const Reflection& reflection = *stats.GetReflection();
-  const auto& descriptor = *stats.GetDescriptor();
+// Each number is `value`, each list of messages has one entry.
+void Fill(int value, google::protobuf::Message* stats) {
+  const Reflection& reflection = *stats->GetReflection();
+  const auto& descriptor = *stats->GetDescriptor();
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor* const field = descriptor.field(i);
     if (kLeftAlone.count(std::string(field->name())) > 0) continue;
     if (field->is_repeated()) {
-      reflection.AddMessage(&stats, field);
+      reflection.AddMessage(stats, field);
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      auto* const histogram = static_cast<run::Histogram*>(
-          reflection.MutableMessage(&stats, field));
-      histogram->add_bin(static_cast<uint64_t>(value));
+      google::protobuf::Message* const message =
+          reflection.MutableMessage(stats, field);
+      if (message->GetDescriptor() == run::Histogram::descriptor()) {
+        static_cast<run::Histogram*>(message)->add_bin(
+            static_cast<uint64_t>(value));
+      } else {
+        Fill(value, message);
+      }
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
-      reflection.SetUInt64(&stats, field, static_cast<uint64_t>(value));
+      reflection.SetUInt64(stats, field, static_cast<uint64_t>(value));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
-      reflection.SetInt64(&stats, field, value);
+      reflection.SetInt64(stats, field, value);
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
-      reflection.SetInt32(&stats, field, value);
+      reflection.SetInt32(stats, field, value);
     } else {
       ADD_FAILURE() << field->name() << " has a type that this test and "
                     << "FoldServerStats() do not know yet";
     }
   }
+}
+run::ServerStats StatsOf(int value) {
+  run::ServerStats stats;
+  Fill(value, &stats);
   return stats;
 }
 

@@ -328,7 +328,8 @@ absl::Status ShmMesh::Connect(const std::vector<Address>& addresses,
     }
     std::erase_if(accepted, [](const Descriptor& d) { return !d.valid(); });
     if (files[0].revents != 0) {
-      absl::StatusOr<Descriptor> socket = AcceptShm(listener_);
+      TurnedAway others;  // The group forms without them.
+      absl::StatusOr<Descriptor> socket = AcceptShm(listener_, &others);
       if (socket.ok() && socket->valid())
         accepted.push_back(*std::move(socket));
     }

@@ -76,7 +76,8 @@ absl::StatusOr<Descriptor> ConnectShm(const std::string& name) {
   return CallFailed("connect to", name);
 }
 
-absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener) {
+absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener,
+                                     TurnedAway* turned_away) {
   while (true) {
     Descriptor socket(accept4(listener.get(), nullptr, nullptr,
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -89,10 +90,11 @@ absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener) {
     // Who may use it could as well kill this process.
     ucred peer{};
     socklen_t bytes = sizeof(peer);
-    if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
-        peer.uid == geteuid()) {
-      return socket;
-    }
+    if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
+      continue;
+    if (peer.uid == geteuid()) return socket;
+    ++turned_away->count;
+    turned_away->last_uid = peer.uid;
   }
 }
 

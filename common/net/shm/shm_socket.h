@@ -3,7 +3,10 @@
 // pass descriptors. Packets keep their bounds.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,9 +22,17 @@ absl::StatusOr<Descriptor> ListenShm(const std::string& name);
 // NotFound: nobody listens there. Unavailable: too many wait to be accepted, or
 // another reason that may pass.
 absl::StatusOr<Descriptor> ConnectShm(const std::string& name);
-// Not valid() if nobody of this user wants to connect now. Unavailable:
-// somebody waits for whom there is no room now, as with too many open files.
-absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener);
+// Processes of other users that wanted to connect, and the user of the last
+// one.
+struct TurnedAway {
+  uint64_t count = 0;
+  uid_t last_uid = 0;
+};
+// Not valid() if nobody of this user wants to connect now; others are turned
+// away, and added to `*turned_away`. Unavailable: somebody waits for whom there
+// is no room now, as with too many open files.
+absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener,
+                                     TurnedAway* turned_away);
 
 // Sends a packet with descriptors. False: the other end takes none now, or is
 // gone.

@@ -289,6 +289,7 @@ class ShmListener : public Listener {
   size_t turn_ = 0;  // In busy_.
   bool others_turn_ = false;
   ChannelCounts counts_;
+  TurnedAway turned_away_;
 };
 
 absl::StatusOr<std::string> ShmListener::Bind(const std::string& endpoint) {
@@ -307,6 +308,14 @@ ChannelCounts ShmListener::counts() const {
   ChannelCounts counts = others_->counts();
   counts.malformed += counts_.malformed;
   counts.dropped += counts_.dropped;
+  if (turned_away_.count == 0) return counts;
+  // Of two last ones, that of another user is told: it is on this host.
+  counts.refused.set_other_user(counts.refused.other_user() +
+                                turned_away_.count);
+  counts.last_refused =
+      absl::StrCat("a process of user ", turned_away_.last_uid,
+                   " of this host: memory is shared with processes of user ",
+                   geteuid(), " only");
   return counts;
 }
 
@@ -432,7 +441,7 @@ void ShmListener::TakeEvents() {
 
 void ShmListener::Accept() {
   for (int i = 0; i < kEventsPerCall; ++i) {
-    absl::StatusOr<Descriptor> socket = AcceptShm(listening_);
+    absl::StatusOr<Descriptor> socket = AcceptShm(listening_, &turned_away_);
     if (!socket.ok()) {
       // Who waits would be news for ever.
       events_.Remove(listening_);

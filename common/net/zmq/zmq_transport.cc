@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/keys/authority.h"
+#include "common/metrics/refusals.h"
 #include "common/net/header_codec.h"
 #include "common/net/payload_frames.h"
 #include "common/net/zmq/key_check.h"
@@ -458,6 +459,7 @@ absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
 struct MonitorEvent {
   uint16_t kind = 0;
   uint32_t value = 0;
+  std::string endpoint = {};
 };
 
 // The events of `socket` go to `monitor`, a PAIR socket.
@@ -475,22 +477,35 @@ void EndMonitor(zmq::socket_t& socket) {
   (void)zmq_socket_monitor(socket.handle(), nullptr, 0);
 }
 
-// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL.
-std::string WhyProtocolFailed(uint32_t value, bool has_keys) {
-  if (!has_keys) {
-    return value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-               ? "it has a key, and this process has insecure: true"
-               : "it does not speak ZeroMQ";
+// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. Returns what was wrong, and
+// counts it.
+std::string TakeProtocolFailure(uint32_t value, bool has_keys,
+                                run::Refusals* refused) {
+  const bool other_mechanism =
+      value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+  if (other_mechanism && !has_keys) {
+    refused->set_other_key(refused->other_key() + 1);
+    return "it has a key, and this process has insecure: true";
   }
-  switch (value) {
-    case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-      return "it has no key";
-    case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-      return "it has the key of another job, or what it sent was changed under "
-             "way";
-    default:
-      return "it does not speak ZeroMQ with a key";
+  if (other_mechanism) {
+    refused->set_no_key(refused->no_key() + 1);
+    return "it has no key";
   }
+  if (has_keys && value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
+    refused->set_other_key(refused->other_key() + 1);
+    return "it has the key of another job, or what it sent was changed under "
+           "way";
+  }
+  refused->set_foreign(refused->foreign() + 1);
+  return has_keys ? "it does not speak ZeroMQ with a key"
+                  : "it does not speak ZeroMQ";
+}
+
+// Of an event ZMQ_EVENT_ACCEPT_FAILED of a Unix socket. ZeroMQ gives no error
+// of its own where it turns away a process of another user.
+bool IsWithoutRoom(uint32_t error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS ||
+         error == ENOMEM;
 }
 
 // nullopt if there is none.
@@ -508,6 +523,7 @@ absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
               static_cast<const std::byte*>(frame.data()) + sizeof(event.kind),
               sizeof(event.value));
   SL_RETURN_IF_ERROR(monitor.ReceiveFrame(&frame).status());
+  event.endpoint = frame.to_string();
   return event;
 }
 
@@ -611,8 +627,9 @@ ChannelCounts ZmqListener::counts() const {
   ChannelCounts counts = counts_;
   if (key_check_ != nullptr) {
     const KeyCheck::Refusals refused = key_check_->RefusalsIn(domain_);
-    counts.refused += refused.count;
-    if (refused.count > 0 && counts_.refused == 0) {
+    counts.refused.set_other_key(counts.refused.other_key() +
+                                 static_cast<uint64_t>(refused.count));
+    if (refused.count > 0 && RefusedCount(counts_.refused) == 0) {
       counts.last_refused = absl::StrCat(
           refused.last, ": it has a key of its own that is none of this job");
     }
@@ -687,7 +704,8 @@ absl::Status ZmqListener::ReceiveConnections() {
         break;
       // The end of the connection follows at once.
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        why_ends_ = WhyProtocolFailed(event->value, keys_ != nullptr);
+        why_ends_ =
+            TakeProtocolFailure(event->value, keys_ != nullptr, &counts_.refused);
         break;
       // Who has no key ends the connection when he sees that he needs one; who
       // only looks whether somebody listens does, too; who says nothing is
@@ -695,16 +713,25 @@ absl::Status ZmqListener::ReceiveConnections() {
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         ends_silent_ = true;
         break;
+      case ZMQ_EVENT_ACCEPT_FAILED:
+        if (!absl::StartsWith(event->endpoint, "ipc://") ||
+            IsWithoutRoom(event->value)) {
+          break;
+        }
+        counts_.refused.set_other_user(counts_.refused.other_user() + 1);
+        counts_.last_refused = absl::StrCat(
+            "a process of another user of this host, at a Unix socket of user ",
+            geteuid());
+        break;
       default: {
         const std::string who =
             tcp_peers_.OnEnded(static_cast<int>(event->value));
         const std::string why = std::exchange(why_ends_, "");
         const bool silent = std::exchange(ends_silent_, false);
         if (!why.empty()) {
-          ++counts_.refused;
           counts_.last_refused = absl::StrCat(who, ": ", why);
         } else if (silent) {
-          ++counts_.silent;
+          counts_.refused.set_silent(counts_.refused.silent() + 1);
           counts_.last_silent = who;
         }
         break;
@@ -745,6 +772,7 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
       monitor_->raw().set(zmq::sockopt::rcvhwm, 0);
       Monitor(socket_.raw(), monitor_endpoint_,
               ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
+                  ZMQ_EVENT_ACCEPT_FAILED |
                   ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                   ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
               monitor_->raw());
@@ -798,7 +826,7 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
         Learn(incoming.from, text);
         return incoming;
       }
-      ++counts_.refused;
+      counts_.refused.set_not_allowed(counts_.refused.not_allowed() + 1);
       counts_.last_refused =
           absl::StrCat(incoming.from.ToString(), ": ", refused);
       if (told) SendError(id, refused);
@@ -1089,8 +1117,7 @@ ZmqTransport::~ZmqTransport() {
   context_->shutdown();
 }
 
-absl::Status ZmqTransport::CheckCurve() const {
-  if (keys_ == nullptr) return absl::OkStatus();
+absl::Status CheckCurve() {
   int major = 0;
   int minor = 0;
   int patch = 0;
@@ -1109,9 +1136,10 @@ absl::Status ZmqTransport::CheckCurve() const {
 }
 
 absl::StatusOr<const KeyCheck*> ZmqTransport::BeginKeyCheck() {
+  if (keys_ == nullptr) return nullptr;
   SL_RETURN_IF_ERROR(CheckCurve());
   const MutexLock lock(key_check_mutex_);
-  if (keys_ != nullptr && key_check_ == nullptr) {
+  if (key_check_ == nullptr) {
     SL_ASSIGN_OR_RETURN(key_check_, KeyCheck::Start(*context_, keys_));
   }
   return key_check_.get();
@@ -1141,7 +1169,7 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
     const PeerId& self, const std::string& endpoint,
     const ChannelOptions& options) {
   SL_RETURN_IF_ERROR(CheckChannelOptions(options));
-  SL_RETURN_IF_ERROR(CheckCurve());
+  if (keys_ != nullptr) SL_RETURN_IF_ERROR(CheckCurve());
   const std::string suffix = UniqueSuffix();
   try {
     return std::make_unique<ZmqChannel>(

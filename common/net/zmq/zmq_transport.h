@@ -43,11 +43,14 @@ namespace slackline {
 // small received frame would keep alive the whole buffer that it was read with.
 inline constexpr size_t kZeroCopyBytes = 2048;
 
+// FailedPrecondition: the libzmq of this process cannot encrypt.
+absl::Status CheckCurve();
+
+class KeyCheck;
+
 // Holds the I/O threads of a process. The destructor waits until they have sent
 // what they hold, at most their linger; in a child of the process that made it
 // it does nothing.
-class KeyCheck;
-
 class ZmqTransport : public Transport {
  public:
   struct Options {
@@ -74,10 +77,8 @@ class ZmqTransport : public Transport {
   std::string UniqueSuffix();
 
   // Lets nobody in without a key, from the first listener on.
-  // nullptr without keys.
+  // nullptr without keys. FailedPrecondition as of CheckCurve().
   absl::StatusOr<const KeyCheck*> BeginKeyCheck();
-  // FailedPrecondition: there are keys, and this libzmq has no CURVE.
-  absl::Status CheckCurve() const;
 
   const pid_t process_;
   const std::shared_ptr<const LiveKeys> keys_;  // nullptr: everything is plain.

@@ -1,9 +1,12 @@
 #include "server/coordinator/state/etcd_client.h"
 
 #include <curl/curl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -183,6 +186,54 @@ size_t TakeHeader(char*, size_t, size_t count, void* to) {
   return received->too_long ? 0 : count;
 }
 
+bool IsHttps(absl::string_view url) {
+  return absl::StartsWith(url, "https://");
+}
+
+// `field` is that of the config.
+absl::Status CheckReadable(const char* field, const std::string& path) {
+  if (path.empty() || access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("coordinator { etcd { ", field, " } }: ", path, ": ",
+                   std::strerror(errno), "; each server reads that file"));
+}
+
+// What is wrong with an https endpoint, as libcurl says it, and what mends it
+// if that is known.
+std::string TlsProblem(CURLcode code, const std::string& said,
+                       bool has_certificate) {
+  switch (code) {
+    case CURLE_PEER_FAILED_VERIFICATION:
+      return absl::StrCat(
+          "its certificate is not to be trusted: ", said,
+          "; coordinator { etcd { ca } } has to be of those who have signed "
+          "it, and it has to name the host of the endpoint");
+    case CURLE_SSL_CACERT_BADFILE:
+      return absl::StrCat("coordinator { etcd { ca } }: ", said);
+    case CURLE_SSL_CERTPROBLEM:
+      return absl::StrCat("coordinator { etcd { certificate, private_key } }: ",
+                          said);
+    case CURLE_SSL_CONNECT_ERROR:
+      if (!absl::StrContains(said, "alert"))
+        return absl::StrCat(said, "; see that it listens with https");
+      [[fallthrough]];
+    // With TLS 1.3 the other end looks at this one's certificate after the
+    // handshake: it ends the connection then, mostly with an alert.
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+      return absl::StrCat(
+          said, has_certificate
+                    ? "; it seems to refuse the certificate of coordinator { "
+                      "etcd { certificate } }"
+                    : "; it seems to ask for a certificate "
+                      "(--client-cert-auth): name one and its key in "
+                      "coordinator { etcd { certificate, private_key } }");
+    default:
+      return said;
+  }
+}
+
 }  // namespace
 
 struct EtcdClient::Connection {
@@ -207,12 +258,22 @@ absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Create(
   if (options.endpoints.empty())
     return absl::InvalidArgumentError("etcd: at least one endpoint is needed");
   for (const std::string& endpoint : options.endpoints) {
-    if (!absl::StartsWith(endpoint, "http://")) {
+    if (IsHttps(endpoint) && options.ca.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "etcd endpoint '", Shown(endpoint),
-          "' does not begin with http://, as in 'http://127.0.0.1:2379'"));
+          "': a file with the certificates of those who may have signed its "
+          "own is needed"));
+    }
+    if (!IsHttps(endpoint) && !absl::StartsWith(endpoint, "http://")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("etcd endpoint '", Shown(endpoint),
+                       "' does not begin with https:// or http://, as in "
+                       "'https://10.0.0.5:2379'"));
     }
   }
+  SL_RETURN_IF_ERROR(CheckReadable("ca", options.ca));
+  SL_RETURN_IF_ERROR(CheckReadable("certificate", options.certificate));
+  SL_RETURN_IF_ERROR(CheckReadable("private_key", options.private_key));
   return std::unique_ptr<EtcdClient>(
       new EtcdClient(options, std::make_unique<Connection>()));
 }
@@ -242,6 +303,17 @@ absl::StatusOr<Json> EtcdClient::Try(const std::string& url,
                        1, absl::ToInt64Milliseconds(wait_max))));
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_PROXY, "");  // Nor one of the environment.
+  if (IsHttps(url)) {
+    curl_easy_setopt(curl, CURLOPT_SSLVERSION,
+                     static_cast<long>(CURL_SSLVERSION_TLSv1_2));
+    // These alone, and not those that the system trusts.
+    curl_easy_setopt(curl, CURLOPT_CAINFO, options_.ca.c_str());
+    curl_easy_setopt(curl, CURLOPT_CAPATH, nullptr);
+  }
+  if (IsHttps(url) && !options_.certificate.empty()) {
+    curl_easy_setopt(curl, CURLOPT_SSLCERT, options_.certificate.c_str());
+    curl_easy_setopt(curl, CURLOPT_SSLKEY, options_.private_key.c_str());
+  }
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &TakeBody);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &received);
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &TakeHeader);
@@ -255,11 +327,14 @@ absl::StatusOr<Json> EtcdClient::Try(const std::string& url,
                      " bytes, or ", kHeaderBytesMax, " of headers"));
   }
   if (code != CURLE_OK) {
+    // As "Couldn't connect to server".
+    const std::string said =
+        why[0] != '\0' ? absl::StrReplaceAll(Shown(why.data()), {{"\\'", "'"}})
+                       : curl_easy_strerror(code);
     return absl::UnavailableError(absl::StrCat(
         url, ": ",
-        // As "Couldn't connect to server".
-        why[0] != '\0' ? absl::StrReplaceAll(Shown(why.data()), {{"\\'", "'"}})
-                       : curl_easy_strerror(code)));
+        IsHttps(url) ? TlsProblem(code, said, !options_.certificate.empty())
+                     : said));
   }
   long status = 0;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);

@@ -1,7 +1,9 @@
 // EtcdClient: calls of etcd (3.4 or later) through its JSON gateway.
 // https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 //
-// By http alone; users and passwords are not supported.
+// By https, where etcd has to have a certificate that one of `ca` has signed,
+// for the host of the endpoint; or by http, where nothing is proved. Users and
+// passwords are not supported.
 //
 // What comes from the socket is bounded: an answer in bytes, and a call in
 // time, however slowly or wrongly it is answered.
@@ -30,8 +32,14 @@ namespace slackline {
 class EtcdClient {
  public:
   struct Options {
-    // "http://host:port", of one cluster. At least one.
+    // "https://host:port" or "http://host:port", of one cluster. At least one.
     std::vector<std::string> endpoints;
+    // Files (PEM). With https: certificates of those who may have signed
+    // etcd's; required. What this client shows if etcd asks for it; both, or
+    // none.
+    std::string ca = {};
+    std::string certificate = {};
+    std::string private_key = {};
     // For one call with all of its tries: a call that is not answered is tried
     // again, at the next endpoint.
     absl::Duration timeout = absl::Seconds(10);
@@ -39,7 +47,8 @@ class EtcdClient {
   // An answer is no longer.
   static constexpr size_t kAnswerBytesMax = size_t{8} << 20;
 
-  // InvalidArgument names what is wrong with an endpoint.
+  // InvalidArgument names what is wrong with an endpoint, FailedPrecondition
+  // the file that cannot be read.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(
       const Options& options);
   ~EtcdClient();

@@ -134,6 +134,7 @@ class Diagnosis {
       LimitsOf(need, host);
       Memory(need, host);
       SharedMemory(need, host);
+      Encryption(host);
       Folders(need, host);
       Data(need, host);
       Packages(need, host);
@@ -143,6 +144,7 @@ class Diagnosis {
                     found.bound(), found.fix());
     }
     NamesHere();
+    if (facts_.has_key()) Key(facts_.key());
     Shared();
     FindInNetwork(facts_, misnamed_, &findings_);
     return findings_.Take();
@@ -336,6 +338,8 @@ class Diagnosis {
                                    door.port(), "' says by whom",
                                    door.label() == "coordinator"
                                        ? "; or --set coordinator.port=PORT"
+                                   : absl::StartsWith(door.label(), kHealthDoor)
+                                       ? "; or --set health.port=PORT"
                                        : ""));
       } else {
         findings_.Add(
@@ -480,6 +484,69 @@ class Diagnosis {
                   absl::StrCat("on ", host.name(),
                                ": sudo mount -o remount,size=1G /dev/shm (of a "
                                "container: --shm-size=1g)"));
+  }
+
+  // What processes there need to take part in a job with a key.
+  void Encryption(const doctor::Host& host) {
+    if (!facts_.job().has_key()) return;
+    const std::string& error = host.facts().curve_error();
+    if (!error.empty()) {
+      findings_.Add(
+          doctor::ERROR, host.name(), "key", error.substr(0, error.find("; ")),
+          "the job encrypts what it sends",
+          absl::StrCat("install libzmq5 of the distribution on ", host.name()));
+      return;
+    }
+    const std::string& engine = facts_.job().engine();
+    findings_.Add(doctor::OK, host.name(), "key",
+                  engine == kHere
+                      ? "ZeroMQ can encrypt"
+                      : absl::StrCat("ZeroMQ can encrypt, and the key of the "
+                                     "job comes there by the agent (",
+                                     engine, ")"));
+  }
+
+  void Key(const doctor::KeyFacts& key) {
+    constexpr absl::string_view kWhere = "this machine";
+    const auto add = [&](Level level, absl::string_view value,
+                         absl::string_view bound = "",
+                         absl::string_view fix = "") {
+      findings_.Add(level, kWhere, "key", value, bound, fix);
+    };
+    const std::string init =
+        ShellLine({"slackline", "keys", "init", "--key", key.file()});
+    if (key.insecure() && key.given()) {
+      add(doctor::ERROR,
+          absl::StrCat("--key ", key.file(), ", and insecure: true"),
+          "with that a job has no key", "leave out one of the two");
+    } else if (key.insecure()) {
+      add(doctor::WARNING,
+          "insecure: true: nothing on the wire is encrypted, and whoever "
+          "reaches a port can read, change and stop the job",
+          "a key protects a job", "take insecure out of the config");
+    } else if (!key.error().empty()) {
+      // The command that mends it stands behind the first semicolon.
+      const std::pair<std::string, std::string> sides =
+          absl::StrSplit(key.error(), absl::MaxSplits("; ", 1));
+      add(doctor::ERROR, sides.first, "", sides.second);
+    } else if (!key.mode().empty()) {
+      add(doctor::OK,
+          absl::StrCat(key.file(), ", ",
+                       key.given() ? "named by --key" : "the user's", ", mode ",
+                       key.mode()));
+    } else if (key.given()) {
+      add(doctor::ERROR, absl::StrCat("--key ", key.file(), " is not there"),
+          "the job takes its key from it", init);
+    } else if (key.can_be_made()) {
+      add(doctor::OK, absl::StrCat(key.file(), " is made when the job starts"));
+    } else {
+      add(doctor::NOTE,
+          key.file().empty()
+              ? "this user has no home, where a key could be kept"
+              : absl::StrCat(key.file(), " cannot be made"),
+          "each run gets a key of its own, and commands reach it by its folder",
+          "slackline keys init --key FILE, and --key FILE");
+    }
   }
 
   void Folders(const doctor::HostNeed& need, const doctor::Host& host) {

@@ -11,6 +11,9 @@
 namespace slackline {
 
 // Lists in a reply, and texts in it, have at most so many elements and bytes.
+// Labels of doors that are health pages begin so.
+inline constexpr char kHealthDoor[] = "health page of ";
+
 inline constexpr int kDoctorListMax = 4096;
 inline constexpr size_t kDoctorTextMax = 64 << 10;
 

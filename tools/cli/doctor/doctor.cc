@@ -21,6 +21,7 @@
 #include "common/config/shell_line.h"
 #include "common/host_port.h"
 #include "common/process/exit_code.h"
+#include "common/process/job_key.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -32,6 +33,7 @@
 #include "tools/cli/doctor/examination.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/doctor/job_needs.h"
+#include "tools/cli/doctor/key_facts.h"
 #include "tools/cli/json.h"
 #include "tools/cli/launch/ray_bridge.h"
 #include "tools/cli/launch/remote_cluster.h"
@@ -245,6 +247,8 @@ class JobExaminer {
         if (!absl::c_linear_search(look.name(), host)) look.add_name(host);
       }
     }
+    *examination->facts().mutable_key() =
+        LookAtKey(config_, KeyPlaceHere(options_.key));
     look.set_mark(mark_);
     look.set_keep_marks(true);
     if (SharesFolders(examination->job()))

@@ -31,8 +31,8 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
   // Flags that say nothing about hosts are taken, as part of a command line,
   // and not shown.
   constexpr std::array kShown = {
-      "--help",     "--mode",  "--set",      "--on",  "--hosts",
-      "--hostfile", "--nodes", "--data-dir", "--out", "--bin-dir"};
+      "--help",  "--mode",     "--set", "--on",      "--hosts", "--hostfile",
+      "--nodes", "--data-dir", "--out", "--bin-dir", "--key"};
   for (CLI::Option* const option : command->get_options()) {
     if (option->get_positional() ||
         absl::c_any_of(kShown, [&](const char* const shown) {

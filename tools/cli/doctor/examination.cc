@@ -55,14 +55,21 @@ std::vector<std::string> Examination::Reached() const {
   return reached;
 }
 
-absl::StatusOr<doctor::Reply> Examination::Take(
-    const std::string& host, absl::StatusOr<doctor::Reply> reply) {
-  if (IsInterruption(reply.status())) return reply;
-  absl::Status fit = reply.status();
-  if (fit.ok()) fit = CheckReply(*reply);
-  if (fit.ok()) return reply;
-  SetUnreached(host, std::string(fit.message()));
-  return absl::UnavailableError(fit.message());
+absl::Status Examination::TakeEach(
+    const std::vector<std::string>& hosts,
+    std::vector<absl::StatusOr<doctor::Reply>> replies,
+    const std::function<void(size_t, doctor::Reply)>& take) {
+  for (size_t i = 0; i < replies.size(); ++i) {
+    absl::Status fit = replies[i].status();
+    if (IsInterruption(fit)) return fit;
+    if (fit.ok()) fit = CheckReply(*replies[i]);
+    if (fit.ok()) {
+      take(i, *std::move(replies[i]));
+    } else {
+      SetUnreached(hosts[i], std::string(fit.message()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Examination::AskAll(
@@ -77,23 +84,19 @@ absl::Status Examination::AskAll(
   std::vector<absl::StatusOr<doctor::Reply>> replies =
       ask_(std::move(questions), wait_max);
   const absl::Duration took = time.WallNow() - asked;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    absl::StatusOr<doctor::Reply> reply =
-        Take(reached[i], std::move(replies[i]));
-    if (IsInterruption(reply.status())) return reply.status();
-    if (!reply.ok()) continue;
-    doctor::Host& host = *HostOf(reached[i]);
-    // The host has looked at its clock at some time in between; the quickest
-    // answers tell it best.
-    const int64_t error = absl::ToInt64Microseconds(took / 2) + 1;
-    if (host.clock_error_us() == 0 || error < host.clock_error_us()) {
-      host.set_clock_error_us(error);
-      host.set_clock_ahead_us(absl::ToInt64Microseconds(
-          absl::FromUnixNanos(reply->wall_ns()) - (asked + took / 2)));
-    }
-    TakeReply(*std::move(reply), &host);
-  }
-  return absl::OkStatus();
+  return TakeEach(
+      reached, std::move(replies), [&](size_t i, doctor::Reply reply) {
+        doctor::Host& host = *HostOf(reached[i]);
+        // The host has looked at its clock at some time in between; the
+        // quickest answers tell it best.
+        const int64_t error = absl::ToInt64Microseconds(took / 2) + 1;
+        if (host.clock_error_us() == 0 || error < host.clock_error_us()) {
+          host.set_clock_error_us(error);
+          host.set_clock_ahead_us(absl::ToInt64Microseconds(
+              absl::FromUnixNanos(reply.wall_ns()) - (asked + took / 2)));
+        }
+        TakeReply(std::move(reply), &host);
+      });
 }
 
 absl::Status Examination::OpenDoors() {
@@ -180,17 +183,13 @@ absl::Status Examination::MeasurePairs(bool from_here) {
       }
       continue;
     }
-    std::vector<absl::StatusOr<doctor::Reply>> replies =
-        ask_(std::move(questions), kRoundMax);
-    for (size_t i = 0; i < replies.size(); ++i) {
-      absl::StatusOr<doctor::Reply> reply =
-          Take(reached[i], std::move(replies[i]));
-      if (IsInterruption(reply.status())) return reply.status();
-      if (!reply.ok()) continue;
-      *pairs[i].mutable_connection() =
-          std::move(*reply->mutable_tried()->mutable_connection());
-      *facts_.add_pair() = std::move(pairs[i]);
-    }
+    SL_RETURN_IF_ERROR(
+        TakeEach(reached, ask_(std::move(questions), kRoundMax),
+                 [&](size_t i, doctor::Reply reply) {
+                   *pairs[i].mutable_connection() =
+                       std::move(*reply.mutable_tried()->mutable_connection());
+                   *facts_.add_pair() = std::move(pairs[i]);
+                 }));
   }
   return absl::OkStatus();
 }
@@ -216,23 +215,18 @@ absl::Status Examination::TryPairs(bool from_here) {
     }
   }
   if (from_here) TryFromHere(/*transfer=*/false);
-  std::vector<absl::StatusOr<doctor::Reply>> replies =
-      ask_(std::move(questions), kRoundMax);
-  for (size_t i = 0; i < replies.size(); ++i) {
-    absl::StatusOr<doctor::Reply> reply =
-        Take(reached[i], std::move(replies[i]));
-    if (IsInterruption(reply.status())) return reply.status();
-    if (!reply.ok()) continue;
-    int next = 0;
-    for (doctor::Pair& pair : pairs[i]) {
-      for (doctor::Connection& connection : *pair.mutable_connection()) {
-        if (next == reply->tried().connection_size()) break;
-        connection = reply->tried().connection(next++);
-      }
-      *facts_.add_pair() = std::move(pair);
-    }
-  }
-  return absl::OkStatus();
+  return TakeEach(
+      reached, ask_(std::move(questions), kRoundMax),
+      [&](size_t i, const doctor::Reply& reply) {
+        int next = 0;
+        for (doctor::Pair& pair : pairs[i]) {
+          for (doctor::Connection& connection : *pair.mutable_connection()) {
+            if (next == reply.tried().connection_size()) break;
+            connection = reply.tried().connection(next++);
+          }
+          *facts_.add_pair() = std::move(pair);
+        }
+      });
 }
 
 namespace {

@@ -2,6 +2,7 @@
 // one answer leads to the next question.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -60,9 +61,11 @@ class Examination {
   // connect; empty: this machine, which follows the job at its coordinator.
   doctor::Try TargetsAt(const std::string& from, const doctor::Host& to,
                         bool transfer) const;
-  // Its reply, if it can be used; else the host is unreached.
-  absl::StatusOr<doctor::Reply> Take(const std::string& host,
-                                     absl::StatusOr<doctor::Reply> reply);
+  // Calls `take` with the place and the reply of each host whose reply can be
+  // used; others are unreached. IsInterruption(), and nothing else.
+  absl::Status TakeEach(const std::vector<std::string>& hosts,
+                        std::vector<absl::StatusOr<doctor::Reply>> replies,
+                        const std::function<void(size_t, doctor::Reply)>& take);
   void TryFromHere(bool transfer);
 
   const AskHosts ask_;

@@ -37,6 +37,7 @@
 #include "common/io/state_hash.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/version.h"
@@ -469,6 +470,7 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
   facts.set_cores(here.cores);
   facts.set_shm_free_bytes(FreeBytes("/dev/shm"));
   facts.set_shm_error(SharedMemoryError());
+  facts.set_curve_error(std::string(CheckCurve().message()));
   for (const doctor::Folder& folder : look.folder())
     *facts.add_folder() = LookAtFolder(folder, look);
   const std::map<std::string, std::string> environment(

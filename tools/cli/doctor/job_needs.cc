@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/health/health_place.h"
 #include "common/sync/sync_config.h"
+#include "tools/cli/doctor/diagnosis.h"
 #include "tools/cli/run/capacity.h"
 
 namespace slackline {
@@ -22,6 +24,35 @@ constexpr int64_t kFilesPerPeer = 4;
 constexpr int64_t kKeepMax = 1000;
 // More are alike: a port of each group is as good as all of them.
 constexpr int kDoorsMax = 16;
+// Of each host. An agent holds so many sockets beside the others.
+constexpr int kHealthDoorsMax = 128;
+
+// Each process has a port for its health page, to which nobody of the job
+// connects.
+void AddHealthDoors(const config::ClusterConfig& config,
+                    std::map<std::string, doctor::HostNeed>* needs) {
+  std::map<std::string, int> counts;
+  const auto add = [&](const std::string& host, const std::string& process,
+                       const HealthPlace& place) {
+    const auto found = needs->find(host);
+    if (found == needs->end() || place.port == 0) return;
+    if (++counts[host] > kHealthDoorsMax) return;
+    doctor::Door& door = *found->second.add_door();
+    door.set_label(absl::StrCat(kHealthDoor, process));
+    door.set_host(place.host);
+    door.set_port(place.port);
+  };
+  const HealthPlaces places = HealthPlacesOf(config);
+  if (places.servers.empty()) return;
+  for (const ServerProcess& server : ServerProcesses(config)) {
+    add(server.host, absl::StrCat("server ", server.index),
+        places.servers[static_cast<size_t>(server.index)]);
+  }
+  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+    add(worker.host, absl::StrCat("worker ", worker.rank),
+        places.workers[static_cast<size_t>(worker.rank)]);
+  }
+}
 
 }  // namespace
 
@@ -34,6 +65,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
   job.set_model_bytes(demand.model_bytes);
   job.set_shared_memory_only(config.limits().transport() ==
                              config::Limits::SHM);
+  job.set_has_key(!config.insecure());
   const bool is_elsewhere = options.engine != "here";
   // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
   // for.
@@ -134,6 +166,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     door.set_workers(true);
     add_door(&need, door);
   }
+  AddHealthDoors(config, &needs);
   for (const std::string& host : options.hosts) *job.add_host() = needs[host];
   job.mutable_by_name()->Assign(by_name.begin(), by_name.end());
   return job;

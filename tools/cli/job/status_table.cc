@@ -12,6 +12,7 @@
 #include "common/config/cluster_config.h"
 #include "common/host_port.h"
 #include "common/metrics/histogram.h"
+#include "common/metrics/refusals.h"
 #include "common/some_names.h"
 #include "tools/cli/job/copies.h"
 #include "tools/cli/job/load_tables.h"
@@ -362,6 +363,10 @@ std::string StatusTable(const wire::StatusReply& status,
   if (status.has_best_checkpoint()) {
     absl::StrAppend(&text, "best checkpoint: ",
                     BestCheckpointText(status.best_checkpoint()), "\n");
+  }
+  if (const std::string refused = RefusalsText(status.refused());
+      !refused.empty()) {
+    absl::StrAppend(&text, "refused: ", refused, "\n");
   }
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");

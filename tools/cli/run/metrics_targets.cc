@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
-#include "common/health/health_page.h"
+#include "common/health/health_place.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 

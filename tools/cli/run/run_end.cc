@@ -151,8 +151,11 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
     lost->end.about = {summary.about().begin(), summary.about().end()};
     lost->steps = std::max(lost->steps, summary.steps());
   }
+  // As Ctrl-C before anything was started: the user did not want this run.
+  const bool cancelled = supervisor.interrupted() && !supervisor.ran();
   const absl::Status failed =
-      Annotate(why, absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+      Annotate(cancelled ? absl::CancelledError(why.message()) : why,
+               absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
   if (!result.ok() || !HasFailed(result->summary)) return failed;
   FailureFacts facts = {.folder = out_dir,
                         .summary = result->summary,

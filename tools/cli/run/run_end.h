@@ -35,7 +35,8 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
 
 // Once no process of it is left: OK if the job has finished and its summary is
 // there. Else why not, and there is a summary with that and its failure.txt;
-// `*lost` is what else is known of it.
+// `*lost` is what else is known of it. Cancelled: the user has ended it before
+// it ran.
 absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       const config::ClusterConfig& config,
                       const run::CheckpointRecord& beginning,

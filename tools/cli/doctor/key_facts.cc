@@ -1,0 +1,53 @@
+#include "tools/cli/doctor/key_facts.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/keys/key_file.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As WriteKeyFile() would, with the folders that it needs.
+bool CanBeWritten(const fs::path& file) {
+  std::error_code ignored;
+  fs::path folder = file.parent_path();
+  while (!fs::exists(folder, ignored) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return fs::is_directory(folder, ignored) &&
+         access(folder.c_str(), W_OK | X_OK) == 0;
+}
+
+}  // namespace
+
+doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
+                           const KeyPlace& place) {
+  doctor::KeyFacts facts;
+  facts.set_insecure(config.insecure());
+  facts.set_given(!place.given.empty());
+  facts.set_file(facts.given() ? place.given : place.own);
+  if (facts.insecure() || facts.file().empty()) return facts;
+  struct stat about {};
+  if (stat(facts.file().c_str(), &about) == 0)
+    facts.set_mode(absl::StrFormat("%03o", about.st_mode & 07777u));
+  const std::string name = absl::StrCat("key file ", facts.file());
+  const absl::StatusOr<keys::Key> key = ReadKeyFile(facts.file());
+  const absl::Status usable =
+      key.ok() ? JobKeyOf(*key, config.job(), name).status() : key.status();
+  if (absl::IsNotFound(usable)) {
+    facts.set_can_be_made(!facts.given() && CanBeWritten(facts.file()));
+  } else {
+    facts.set_error(std::string(usable.message()));
+  }
+  return facts;
+}
+
+}  // namespace slackline
