@@ -105,8 +105,7 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     Add(worker.rank, *worker.stats, &sums, &last, &nonfinite);
   }
   run::ServerStats server_sums = servers_;
-  for (const run::ServerStats* server : servers)
-    Add(*server, &server_sums);
+  for (const run::ServerStats* server : servers) Add(*server, &server_sums);
   for (const run::NonfiniteGradients& of_rank : server_sums.nonfinite())
     nonfinite[of_rank.rank()] += of_rank.gradients();
   summary->MergeFrom(sums);
@@ -114,6 +113,11 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     summary->set_nonfinite(summary->nonfinite() + gradients);
     const auto worker = last.find(rank);
     if (worker != last.end()) worker->second.set_nonfinite(gradients);
+  }
+  for (const run::OversizedGradients& of_rank : server_sums.oversized()) {
+    summary->set_oversized(summary->oversized() + of_rank.gradients());
+    const auto worker = last.find(of_rank.rank());
+    if (worker != last.end()) worker->second.set_oversized(of_rank.gradients());
   }
   for (const auto& [rank, worker] : last) *summary->add_worker() = worker;
   summary->set_pushes(server_sums.pushes());
