@@ -41,6 +41,9 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
                     .stored = StoredOf(scenario),
+                    .gradient_bound = scenario.planted_no_bound
+                                          ? GradientBound()
+                                          : scenario.MakeGradientBound(),
                     .waiting_max = scenario.placement.waiting_max},
                    scenario.schedule);
 }
@@ -91,6 +94,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.rebalance.split_elements_min = 2;
   options.replicas = scenario.replicas;
   options.stop = scenario.stop;
+  options.gradient_bound = scenario.gradient_bound;
   options.stall_timeout = scenario.stall_timeout();
   options.delays = DelaysOf(scenario);
   options.seed = scenario.seed;
