@@ -2135,6 +2135,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
     return Report(Invariant::kExactlyOnce, absl::StrCat(what, " once more"));
   }
   twin.installed_at = record.clock;
+  twin.running_rms = {};
   twin.after_turns = {record.version};  // Turns begin here.
   ++stats_.installs;
   const ModelPtr model = ModelOf(life, "installs shards");

@@ -196,6 +196,7 @@ Checker::CutShard Checker::StateAt(const Cut& cut, const Twin& twin) const {
   state.running_rms = twin.resumed_rms;
   for (const Update& update : twin.updates) {
     if (!IsBefore(cut, update)) continue;
+    if (update.by_all_reduce) state.running_rms = {};  // It was installed.
     for (const double size : update.sizes) state.running_rms.Add(size);
   }
   // Those that came behind some after the cut.
