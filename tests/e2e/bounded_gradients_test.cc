@@ -95,11 +95,12 @@ TEST_F(GradientBound, StopEndsTheJobAndNamesWorkerSizeBoundTableAndClock) {
     EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
     EXPECT_THAT(
         run->Output(),
-        ContainsRegex("worker 3 has pushed a gradient whose root mean square "
-                      "is [0-9.e+]+, above train.gradient_bound."
-                      "times_running_rms \\(20\\) times [0-9.e-]+, that of the "
-                      "shard's gradients before it, for .*\\[0, .*\\) at clock "
-                      "4[01]; it is not in the model"));
+        ContainsRegex(
+            "worker 3 has pushed a gradient whose root mean square "
+            "is [0-9.e+]+, above train.gradient_bound."
+            "times_running_rms \\(20\\) times [0-9.e-]+, that of the "
+            "shard's gradients before it, for .*\\[[0-9]+, .*\\) at clock "
+            "4[01]; it is not in the model"));
     const nlohmann::json summary =
         ReadJson(Path(std::string(mode) + "/summary.json"));
     EXPECT_EQ(summary["state"], "FAILED");

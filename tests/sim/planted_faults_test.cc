@@ -1159,7 +1159,7 @@ INSTANTIATE_TEST_SUITE_P(
              .change =
                  [](Scenario* scenario) {
                    WithBound(scenario);
-                   scenario->planted_no_bound = true;
+                   scenario->planted_loose_bound = true;
                  }},
         Case{"ClocksChangeOnTheWay",
              Invariant::kStaleness,

@@ -440,7 +440,8 @@ struct Scenario {
   std::optional<config::GradientBound> gradient_bound;
   Rank broken{};
   static constexpr float kBrokenFactor = 1 << 20;
-  bool planted_no_bound = false;  // For planted faults: the servers have none.
+  // For planted faults: that of the servers is one that nothing is above.
+  bool planted_loose_bound = false;
   GradientBound MakeGradientBound() const;
   config::Stop stop;
   // If the mode is that of given delays.
