@@ -1,5 +1,5 @@
 // How near to memory bandwidth is each optimizer's apply? And what does it cost
-// to look for NaNs first?
+// to look for NaNs first, or for NaNs and the size of a gradient?
 //
 // An update in place of one parameter with S floats of state from W gradients
 // reads 1 + S + W floats and writes 1 + S, so it costs 4 (2 + 2 S + W) bytes:
@@ -26,7 +26,8 @@
 // in a pass of its own that reads 4 W bytes, shard by shard: the update finds
 // in the cache what the check has read. `checked` is the time of both, in
 // shards of 2^16 elements (256 KiB, the default), over the time of the update
-// alone, taken in the same repeat.
+// alone, taken in the same repeat. `bounded` is the same with train {
+// gradient_bound }, where one pass finds NaNs and the sum of squares.
 //
 // Times are processor time of the only thread, which others on the machine
 // change less than they change the time on the wall.
@@ -37,6 +38,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,7 +107,7 @@ HWY_AFTER_NAMESPACE();
 #include <CLI/CLI.hpp>
 
 #include "benchmarks/report.h"
-#include "common/optim/finite.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"
 #include "common/payload.h"
 #include "common/rng.h"
@@ -279,46 +281,56 @@ bool Measure(const Options& options, const Case& c) {
       sizeof(float) * (2 + 2 * slots + c.gradients);
   const double gigabytes =
       1e-9 * static_cast<double>(bytes_per_parameter * c.elements * rounds);
-  const auto check_and_apply = [&](size_t begin) {
+  config::GradientBound bound_config;
+  bound_config.set_rms(1e6);
+  const GradientBound unbounded;
+  const GradientBound bound(bound_config);
+  const auto check_and_apply = [&](const GradientBound& check, size_t begin) {
     Optimizer::ApplyArgs shard = args;
     shard.in += begin;
     shard.out += begin;
     for (size_t k = 0; k < slots; ++k) shard.slots[k] += begin;
     shard.elements = std::min(kShardElements, c.elements - begin);
     std::vector<const std::byte*> parts = gradient_bytes;
-    bool finite = true;
+    bool fit = true;
     for (const std::byte*& part : parts) {
       part += begin * sizeof(float);
-      finite &= optim::AllFinite(part, shard.elements);
+      const std::optional<double> rms = check.Measure(part, shard.elements);
+      fit = fit && rms.has_value() &&
+            !check.Judge(*rms, RunningRms()).has_value();
     }
-    SL_CHECK(finite, "a gradient became infinite");
+    SL_CHECK(fit, "a gradient became infinite or too large");
     shard.gradients = parts;
     optimizer.Apply(shard);
   };
-  const auto time_checked = [&] {
+  const auto time_checked = [&](const GradientBound& check) {
     const double start = CpuSeconds();
     for (size_t round = 0; round < rounds; ++round) {
       ++args.update_count;
       for (size_t begin = 0; begin < c.elements; begin += kShardElements)
-        check_and_apply(begin);
+        check_and_apply(check, begin);
     }
     return CpuSeconds() - start;
   };
-  std::vector<double> apply_rates, triad_rates, ratios, checked_ratios;
+  std::vector<double> apply_rates, triad_rates, ratios, checked_ratios,
+      bounded_ratios;
   time_apply();
   time_triad();
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    double apply = 0, triad = 0, checked = 0;
+    double apply = 0, triad = 0, checked = 0, bounded = 0;
     if (repeat % 2 == 0) {
       apply = time_apply();
-      checked = time_checked();
+      checked = time_checked(unbounded);
+      bounded = time_checked(bound);
       triad = time_triad();
     } else {
       triad = time_triad();
-      checked = time_checked();
+      bounded = time_checked(bound);
+      checked = time_checked(unbounded);
       apply = time_apply();
     }
     checked_ratios.push_back(checked / apply);
+    bounded_ratios.push_back(bounded / apply);
     apply_rates.push_back(gigabytes / apply);
     triad_rates.push_back(gigabytes / triad);
     ratios.push_back(triad / apply);
@@ -328,13 +340,15 @@ bool Measure(const Options& options, const Case& c) {
   const Spread triad_rate = SpreadOf(triad_rates);
   const Spread ratio = SpreadOf(ratios);
   const Spread checked = SpreadOf(checked_ratios);
+  const Spread bounded = SpreadOf(bounded_ratios);
   std::fprintf(
       stderr,
       "%-9s %9zu %9zu %8zu %11.2f %11.2f %9.3f %7.3f .. %.3f %9.3f %7.3f .. "
-      "%.3f\n",
+      "%.3f %9.3f %7.3f .. %.3f\n",
       c.optimizer.c_str(), c.gradients, c.elements, bytes_per_parameter,
       apply_rate.median, triad_rate.median, ratio.median, ratio.min, ratio.max,
-      checked.median, checked.min, checked.max);
+      checked.median, checked.min, checked.max, bounded.median, bounded.min,
+      bounded.max);
   nlohmann::ordered_json line;
   line["optimizer"] = c.optimizer;
   line["gradients"] = c.gradients;
@@ -349,6 +363,7 @@ bool Measure(const Options& options, const Case& c) {
   line["triad_gigabytes_per_second"] = ToJson(triad_rate);
   line["ratio_to_triad"] = ToJson(ratio);
   line["checked_over_apply"] = ToJson(checked);
+  line["bounded_over_apply"] = ToJson(bounded);
   line["checksum"] = checksum;
   PrintJsonLine("apply", line);
   return true;
@@ -397,10 +412,10 @@ int Main(int argc, char** argv) {
   parsed["smoke"] = options.smoke;
   std::fprintf(stderr, "options: %s\n", parsed.dump().c_str());
 
-  std::fprintf(stderr, "%-9s %9s %9s %8s %11s %11s %9s %s %9s %s\n",
+  std::fprintf(stderr, "%-9s %9s %9s %8s %11s %11s %9s %s %9s %s %9s %s\n",
                "optimizer", "gradients", "elements", "bytes/p", "apply GB/s",
                "triad GB/s", "ratio", "    min .. max  ", "checked",
-               "    min .. max");
+               "    min .. max", "bounded", "    min .. max");
   for (const size_t element_count : options.elements) {
     for (const size_t gradient_count : options.gradients) {
       for (const std::string& optimizer : options.optimizers) {

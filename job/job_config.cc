@@ -5,11 +5,12 @@
 #include <limits>
 
 #include "common/checkpoint/checkpoint_config.h"
+#include "common/compress/compression_config.h"
 #include "common/config/bounds.h"
 #include "common/membership/timeouts.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
-#include "common/compress/compression_config.h"
 #include "common/optim/stale_rule.h"
 #include "common/sync/sync_config.h"
 #include "server/coordinator/rebalance_config.h"
@@ -92,6 +93,8 @@ void CheckModelAndData(const config::ClusterConfig& config,
 void FillParts(config::ClusterConfig* config) {
   if (config->has_model() && !config->train().has_epochs())
     config->mutable_train()->set_epochs(1);
+  if (config->train().has_gradient_bound())
+    FillGradientBound(config->mutable_train()->mutable_gradient_bound());
   FillSchedule(config->mutable_schedule());
   FillModes(config->mutable_sync());
   FillCollective(AllCuda(*config),
@@ -132,6 +135,11 @@ void CheckParts(const config::ClusterConfig& config,
   CheckCollective(sync.collective(), nccl, in_sync.In("collective"));
   CheckPushType(config, in_sync);
   CheckTrain(config.train(), problems.In("train"));
+  if (config.train().has_gradient_bound()) {
+    CheckGradientBound(config.train().gradient_bound(),
+                       {.may_all_reduce = MayAllReduce(sync)},
+                       problems.In("train").In("gradient_bound"));
+  }
   CheckTimeouts(config.limits(), problems.In("limits"));
   CheckWindow(config.limits(), problems.In("limits"));
   CheckRebalance(config.rebalance(), problems.In("rebalance"));

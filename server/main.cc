@@ -162,6 +162,9 @@ CoordinatorThread::Options CoordinatorOptions(
       .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
       .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
       .nonfinite = config.train().nonfinite(),
+      .gradient_bound = config.train().has_gradient_bound()
+                            ? std::optional(config.train().gradient_bound())
+                            : std::nullopt,
       .seed = static_cast<uint64_t>(config.train().seed()),
       .checkpoint = config.checkpoint(),
       .mode = ModeText(config)};
@@ -381,6 +384,10 @@ absl::Status Serve(const MemberFlags& flags,
                     .delays = delays,
                     .stored = stored,
                     .nonfinite = config.train().nonfinite()};
+    if (config.train().has_gradient_bound()) {
+      options.core.gradient_bound =
+          GradientBound(config.train().gradient_bound());
+    }
     options.time = time;
     options.host = address;
     if (!self.listen.empty()) options.announced_host = self.host;

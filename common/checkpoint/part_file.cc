@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 
+#include "absl/base/casts.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,13 +49,33 @@ std::string PieceName(const PartFile::Piece& piece) {
   return PieceName(piece.table, piece.begin, piece.end);
 }
 
-std::string MetadataText(Version version, uint64_t hash) {
-  return absl::StrFormat("version %d, hash %016x", version, hash);
+std::string MetadataText(Version version, uint64_t hash,
+                         const RunningRms& rms) {
+  std::string text = absl::StrFormat("version %d, hash %016x", version, hash);
+  if (rms != RunningRms()) {
+    absl::StrAppendFormat(&text, ", rms %016x of %d",
+                          absl::bit_cast<uint64_t>(rms.mean()), rms.count());
+  }
+  return text;
+}
+
+bool ParseRunningRms(absl::string_view text, RunningRms* rms) {
+  const size_t space = text.find(' ');
+  if (space == absl::string_view::npos) return false;
+  uint64_t bits = 0;
+  uint64_t count = 0;
+  if (!absl::SimpleHexAtoi(text.substr(0, space), &bits)) return false;
+  text.remove_prefix(space);
+  if (!absl::ConsumePrefix(&text, " of ") || !absl::SimpleAtoi(text, &count))
+    return false;
+  const auto mean = absl::bit_cast<double>(bits);
+  *rms = RunningRms(mean, count);
+  return std::isfinite(mean) && mean >= 0 && count <= kVersionMax;
 }
 
 // Reads from the front what MetadataText() has written, and nothing else.
 bool ParseMetadataText(const std::string& text, Version* version,
-                       uint64_t* hash) {
+                       uint64_t* hash, RunningRms* rms) {
   absl::string_view rest = text;
   if (!absl::ConsumePrefix(&rest, "version ")) return false;
   const size_t comma = rest.find(',');
@@ -62,9 +84,13 @@ bool ParseMetadataText(const std::string& text, Version* version,
     return false;
   }
   rest.remove_prefix(comma);
-  return absl::ConsumePrefix(&rest, ", hash ") &&
-         absl::SimpleHexAtoi(rest, hash) &&
-         text == MetadataText(*version, *hash);
+  if (!absl::ConsumePrefix(&rest, ", hash ")) return false;
+  const size_t end = std::min(rest.find(','), rest.size());
+  if (!absl::SimpleHexAtoi(rest.substr(0, end), hash)) return false;
+  rest.remove_prefix(end);
+  if (absl::ConsumePrefix(&rest, ", rms ") && !ParseRunningRms(rest, rms))
+    return false;
+  return text == MetadataText(*version, *hash, *rms);
 }
 
 // The table and the elements of "<table>[<begin>, <end>)"; nothing if the name
@@ -142,7 +168,8 @@ absl::StatusOr<checkpoint::Part> WritePart(
                           shard.slots[s].size()});
     }
     metadata[name] = MetadataText(
-        shard.version, StateHash(shard.version, shard.values, shard.slots));
+        shard.version, StateHash(shard.version, shard.values, shard.slots),
+        shard.running_rms);
   }
   SL_ASSIGN_OR_RETURN(const std::string header,
                       MakeSafetensorsHeader(path, headings, metadata));
@@ -255,7 +282,8 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
         return bad(why);
       const auto metadata = header.metadata.find(tensor.name);
       if (metadata == header.metadata.end() ||
-          !ParseMetadataText(metadata->second, &piece->version, &piece->hash)) {
+          !ParseMetadataText(metadata->second, &piece->version, &piece->hash,
+                             &piece->running_rms)) {
         return bad("the metadata does not give its version and hash");
       }
       if (piece->version > kVersionMax) {
@@ -336,7 +364,8 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
                       .begin = piece.begin,
                       .end = piece.end,
                       .version = piece.version,
-                      .values = {}};
+                      .values = {},
+                      .running_rms = piece.running_rms};
   const size_t bytes =
       static_cast<size_t>((piece.end - piece.begin) * kPartFloatBytes);
   for (int tensor = 0; tensor <= piece.slots; ++tensor) {

@@ -4,7 +4,9 @@
 // of a shard follow its values. The metadata has, under the first of these
 // names, "version 12, hash 00000000000004d2": the shard's version and the
 // StateHash() of its bits, so that others can read the tensors and we can see
-// whether they are what was written.
+// whether they are what was written. Where gradients have been measured there
+// follows ", rms 3fb999999999999a of 120": the bits of RunningRms::mean(), and
+// its count.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +48,7 @@ class PartFile {
     int slots = 0;
     int64_t offset = 0;  // Of the values in the file; the slots follow.
     uint64_t hash = 0;
+    RunningRms running_rms = {};
   };
   // DataLoss names file, offset and bound of what is not as `part` says.
   static absl::StatusOr<std::unique_ptr<PartFile>> Open(

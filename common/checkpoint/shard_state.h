@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/optim/gradient_bound.h"
 #include "common/payload.h"
 
 namespace slackline {
@@ -21,6 +22,8 @@ struct ShardState {
   Version version = 0;
   Payload values;
   std::vector<Payload> slots = {};
+  // Of its gradients; none if the job has no bound for them.
+  RunningRms running_rms = {};
 };
 
 // The state of all tables. Thread-safe.
@@ -28,8 +31,9 @@ class StoredShards {
  public:
   virtual ~StoredShards() = default;
   // Elements [begin, end) of the table, however they were cut when they were
-  // stored; of several versions the largest. Errors name what is missing or
-  // damaged.
+  // stored; of several versions the largest, of several running root mean
+  // squares that of all elements, and the smallest count. Errors name what is
+  // missing or damaged.
   virtual absl::StatusOr<ShardState> Read(const std::string& table,
                                           int64_t begin, int64_t end) const = 0;
 };

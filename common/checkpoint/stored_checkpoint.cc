@@ -146,6 +146,7 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
     to.push_back(
         Payload::Allocate(static_cast<size_t>((end - begin) * kFloatBytes)));
   }
+  RunningRmsOfParts rms;
   auto at = std::prev(pieces.by_begin.upper_bound(begin));
   for (; at != pieces.by_begin.end() && at->first < end; ++at) {
     const auto& [file, piece] = at->second;
@@ -164,7 +165,9 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
     if (all && hasher.Hash() != piece->hash)
       return file->Damaged(*piece, hasher.Hash());
     shard.version = std::max(shard.version, piece->version);
+    rms.Add(piece->running_rms, until - from);
   }
+  shard.running_rms = rms.Whole();
   shard.values = std::move(to.front());
   shard.slots = {std::make_move_iterator(to.begin() + 1),
                  std::make_move_iterator(to.end())};

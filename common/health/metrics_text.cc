@@ -74,13 +74,21 @@ void AddServer(const run::ServerStats& stats, const Exposition::Labels& self,
   per_thread("queue_seconds",
              "Mean time that a message waits for those before it",
              &run::ThreadLoad::queue_ms, 1e-3);
-  page->Begin("slackline_server_nonfinite_total", kCounter,
-              "Gradients of one shard with a NaN or an infinity, by worker");
-  for (const run::NonfiniteGradients& bad : stats.nonfinite()) {
-    Exposition::Labels labels = self;
-    labels.emplace_back("worker", absl::StrCat(bad.rank()));
-    page->Add(static_cast<double>(bad.gradients()), labels);
-  }
+  const auto by_worker = [&](const char* name, const char* help,
+                             const auto& entries) {
+    page->Begin(name, kCounter, help);
+    for (const auto& of_worker : entries) {
+      Exposition::Labels labels = self;
+      labels.emplace_back("worker", absl::StrCat(of_worker.rank()));
+      page->Add(static_cast<double>(of_worker.gradients()), labels);
+    }
+  };
+  by_worker("slackline_server_nonfinite_total",
+            "Gradients of one shard with a NaN or an infinity, by worker",
+            stats.nonfinite());
+  by_worker("slackline_server_oversized_total",
+            "Gradients of one shard above train.gradient_bound, by worker",
+            stats.oversized());
   AddRefusals(stats.refused(), self, page);
 }
 

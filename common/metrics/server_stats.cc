@@ -9,8 +9,9 @@ namespace slackline {
 namespace {
 
 // One entry for each worker.
-void FoldNonfinite(const run::NonfiniteGradients& from, run::ServerStats* to) {
-  auto* const entries = to->mutable_nonfinite();
+template <typename Gradients>
+void FoldByRank(const Gradients& from,
+                google::protobuf::RepeatedPtrField<Gradients>* entries) {
   const auto entry = std::find_if(
       entries->begin(), entries->end(),
       [&](const auto& other) { return other.rank() == from.rank(); });
@@ -29,7 +30,9 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   FoldMetrics(ServerMetrics(), from, to);
   if (from.has_refused()) FoldRefusals(from.refused(), to->mutable_refused());
   for (const run::NonfiniteGradients& nonfinite : from.nonfinite())
-    FoldNonfinite(nonfinite, to);
+    FoldByRank(nonfinite, to->mutable_nonfinite());
+  for (const run::OversizedGradients& oversized : from.oversized())
+    FoldByRank(oversized, to->mutable_oversized());
   to->mutable_thread()->MergeFrom(from.thread());
   to->mutable_hand_over()->MergeFrom(from.hand_over());
   to->mutable_follower()->MergeFrom(from.follower());

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/optim/finite.h"
+#include "common/optim/squares.h"
 
 // This file is compiled once for each vector instruction set; the best one that
 // the machine has is taken at run time.
@@ -259,6 +260,41 @@ bool AllFiniteIn(const std::byte* data, size_t elements) {
   return finite;
 }
 
+// Sixteen sums, element i in that of i % 16, whatever vectors the instruction
+// set has. Squares of floats are exact in double, so it makes no difference
+// whether the addition is fused with the multiplication.
+double SumOfSquaresIn(const std::byte* data, size_t elements) {
+  constexpr size_t kSums = 16;
+  double sums[kSums] = {};
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
+  const hn::Repartition<double, Floats> doubles;
+  const hn::Half<Floats> half;
+  constexpr size_t kLanes = hn::MaxLanes(hn::Repartition<double, Floats>());
+  constexpr size_t kVectors = kSums / kLanes;
+  hn::Vec<hn::Repartition<double, Floats>> parts[kVectors];
+  for (auto& part : parts) part = hn::Zero(doubles);
+  for (; i + kSums <= elements; i += kSums) {
+    for (size_t v = 0; v < kVectors; v += 2) {
+      const V floats = LoadAt(data, i + v * kLanes);
+      const auto lower = hn::PromoteTo(doubles, hn::LowerHalf(half, floats));
+      const auto upper = hn::PromoteTo(doubles, hn::UpperHalf(half, floats));
+      parts[v] = hn::MulAdd(lower, lower, parts[v]);
+      parts[v + 1] = hn::MulAdd(upper, upper, parts[v + 1]);
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v)
+    hn::StoreU(parts[v], doubles, sums + v * kLanes);
+#endif
+  for (; i < elements; ++i) {
+    float value;
+    std::memcpy(&value, data + i * sizeof(float), sizeof(value));
+    sums[i % kSums] += static_cast<double>(value) * value;
+  }
+  for (size_t k = 1; k < kSums; ++k) sums[0] += sums[k];
+  return sums[0];
+}
+
 }  // namespace slackline::optim::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -267,6 +303,7 @@ namespace slackline::optim {
 
 HWY_EXPORT(UpdateAll);
 HWY_EXPORT(AllFiniteIn);
+HWY_EXPORT(SumOfSquaresIn);
 
 void Update(Rule rule, const Coefficients& coefficients,
             const Operands& operands, size_t elements) {
@@ -275,6 +312,10 @@ void Update(Rule rule, const Coefficients& coefficients,
 
 bool AllFinite(const std::byte* data, size_t elements) {
   return HWY_DYNAMIC_DISPATCH(AllFiniteIn)(data, elements);
+}
+
+double SumOfSquares(const std::byte* data, size_t elements) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquaresIn)(data, elements);
 }
 
 }  // namespace slackline::optim

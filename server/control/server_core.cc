@@ -290,7 +290,8 @@ void ServerCore::OnStats(int thread, uint64_t view_number,
   ThreadStats& last = thread_stats_[static_cast<size_t>(thread)];
   // The coordinator may have to act on either.
   const bool news = !SameHandOvers(stats, last.stats) ||
-                    stats.nonfinite_size() != last.stats.nonfinite_size();
+                    stats.nonfinite_size() != last.stats.nonfinite_size() ||
+                    stats.oversized_size() != last.stats.oversized_size();
   last = {.stats = stats,
           .view_number = std::max(view_number, last.view_number)};
   stats_new_ = true;

@@ -119,6 +119,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
              &members_),
       modes_({.sync = options.sync,
               .workers = options.workers,
+              .servers_look_at_gradients = options.gradient_bound.has_value(),
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
       copies_({.replicas = options.replicas,
@@ -141,7 +142,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       stalls_({.timeout = options.stall_timeout,
                .finish_timeout = options.save_timeout + options.stall_timeout,
                .lease = options.lease}),
-      nonfinite_(options.nonfinite),
+      gradients_(options.nonfinite, options.gradient_bound),
       store_({.bytes_max = options.store_bytes_max,
               .waiting_max = options.parked_calls_max}),
       gathers_({.workers = options.workers}),
@@ -814,10 +815,9 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
   server->server = stats;
   server->server.DiscardUnknownFields();
   if (!editor_.running()) return;
-  NonfiniteWatch::News nonfinite = nonfinite_.OnReport(stats, view());
-  std::move(nonfinite.log.begin(), nonfinite.log.end(),
-            std::back_inserter(effects->log));
-  if (nonfinite.end.has_value()) editor_.End(*std::move(nonfinite.end));
+  GradientWatch::News bad = gradients_.OnReport(stats, view());
+  std::move(bad.log.begin(), bad.log.end(), std::back_inserter(effects->log));
+  if (bad.end.has_value()) editor_.End(*std::move(bad.end));
   // Moves wait for copies.
   if (copies_.OnServerStats(*server)) placement_.NoteNews();
   const Placement::Arrivals arrivals =

@@ -18,7 +18,7 @@
 // | Membership | who joins, and whose lease has run out |
 // | LinkCheck | whether those who have joined can connect with each other |
 // | StallWatch | who is heard of, and holds others up for too long |
-// | NonfiniteWatch | what becomes of gradients with a NaN |
+// | GradientWatch | what the job does about gradients that are not applied |
 // | JobOutcome | when the job has come to its end |
 // | Placement | which shard moves where: users, the planner |
 // | Copies | who has copies of which shard; whose a dead server's shards are |
@@ -57,13 +57,13 @@
 #include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/gathers.h"
+#include "server/coordinator/gradient_watch.h"
 #include "server/coordinator/group_store.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/lease_book.h"
 #include "server/coordinator/link_check.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
-#include "server/coordinator/nonfinite_watch.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/programs.h"
 #include "server/coordinator/run_totals.h"
@@ -107,6 +107,7 @@ class CoordinatorCore {
     absl::Duration stall_timeout = absl::Seconds(60);
     absl::Duration save_timeout = absl::Seconds(600);
     config::Train::Nonfinite nonfinite = config::Train::STOP;
+    std::optional<config::GradientBound> gradient_bound = std::nullopt;
     // Of a job whose delays are given, with the seed that they are drawn from.
     std::shared_ptr<const DelaySource> delays = nullptr;
     uint64_t seed = 0;
@@ -294,7 +295,7 @@ class CoordinatorCore {
   UserCalls user_calls_;
   JobOutcome outcome_;
   StallWatch stalls_;
-  NonfiniteWatch nonfinite_;
+  GradientWatch gradients_;
   GroupStore store_;
   Gathers gathers_;
   LeaseBook leases_;

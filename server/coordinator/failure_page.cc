@@ -127,7 +127,8 @@ std::string Advice(const FailureFacts& facts) {
   if (IsCause(summary, wire::JobEnd::DIVERGED)) {
     return "a smaller learning rate or a look at the data of that step; the "
            "losses before it are in metrics.jsonl; train { nonfinite: SKIP } "
-           "leaves such gradients out";
+           "or "
+           "gradient_bound { policy: SKIP } leaves such gradients out";
   }
   if (IsCause(summary, wire::JobEnd::SERVER_LOST) ||
       IsCause(summary, wire::JobEnd::SHARD_LOST) ||

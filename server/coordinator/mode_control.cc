@@ -120,6 +120,13 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
         "start another job for another mode, or one with slackline run "
         "--delays");
   }
+  if (options_.servers_look_at_gradients &&
+      (set_mode.has_by_policy() || !RuleOf(set_mode.mode()).over_servers())) {
+    return absl::FailedPreconditionError(
+        "train.gradient_bound is of gradients that servers apply, and cannot "
+        "hold by all-reduce, which the policy may choose, too; use a mode over "
+        "servers, or begin again without the bound");
+  }
   const absl::Status may_change = changer_.MayChange(view, Workers());
   if (set_mode.has_by_policy()) {
     if (!policy_.has_value() && !may_change.ok()) return may_change;

@@ -28,6 +28,8 @@ class ModeControl {
   struct Options {
     config::Sync sync;
     int workers = 1;  // Of the config.
+    // train.gradient_bound: no step is by all-reduce.
+    bool servers_look_at_gradients = false;
     absl::Duration heartbeat = absl::Seconds(1);
   };
   // `members` and `editor` outlive it.

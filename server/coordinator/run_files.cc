@@ -55,7 +55,8 @@ nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
                        {"bytes_pushed", worker.bytes_pushed()},
                        {"bytes_pulled", worker.bytes_pulled()},
                        {"bytes_resent", worker.bytes_resent()},
-                       {"nonfinite", worker.nonfinite()}});
+                       {"nonfinite", worker.nonfinite()},
+                       {"oversized", worker.oversized()}});
   }
   return workers;
 }
@@ -581,6 +582,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
        {"held", summary.held()},
        {"dropped", summary.dropped()},
        {"nonfinite", summary.nonfinite()},
+       {"oversized", summary.oversized()},
        {"duplicates", summary.duplicates()},
        {"bytes_pushed", summary.bytes_pushed()},
        {"bytes_pulled", summary.bytes_pulled()},

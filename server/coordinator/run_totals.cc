@@ -123,6 +123,11 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     const auto worker = last.find(rank);
     if (worker != last.end()) worker->second.set_nonfinite(gradients);
   }
+  for (const run::OversizedGradients& of_rank : server_sums.oversized()) {
+    summary->set_oversized(summary->oversized() + of_rank.gradients());
+    const auto worker = last.find(of_rank.rank());
+    if (worker != last.end()) worker->second.set_oversized(of_rank.gradients());
+  }
   for (const auto& [rank, worker] : last) *summary->add_worker() = worker;
   summary->set_pushes(server_sums.pushes());
   summary->set_duplicates(server_sums.duplicates());

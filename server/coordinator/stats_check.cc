@@ -19,6 +19,9 @@ bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
 // False for NaN.
 bool IsAmount(double value) { return value >= 0 && value <= kAmountMax; }
 
+// Of a gradient, as a root mean square. False for NaN.
+bool IsSize(double value) { return value >= 0 && std::isfinite(value); }
+
 bool AreAmounts(const run::ShardLoad& load) {
   return IsAmount(load.pushes()) && IsAmount(load.pulls()) &&
          IsAmount(load.bytes_in()) && IsAmount(load.bytes_out()) &&
@@ -45,7 +48,7 @@ std::string TooMany(const char* what, int count, int most) {
 }
 
 constexpr char kNoNumber[] =
-    "has sent a load, a count or a time that is negative or not finite";
+    "has sent a load, a count, a size or a time that is negative or not finite";
 
 }  // namespace
 
@@ -73,6 +76,14 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
     return TooMany("followers", stats.follower_size(), 2 * shards);
   if (stats.nonfinite_size() > kRanksMax)
     return TooMany("workers", stats.nonfinite_size(), kRanksMax);
+  if (stats.oversized_size() > kRanksMax)
+    return TooMany("workers", stats.oversized_size(), kRanksMax);
+  for (const run::OversizedGradients& bad : stats.oversized()) {
+    if (!IsSize(bad.last_rms()) || !IsSize(bad.last_bound()) ||
+        !IsSize(bad.last_running_rms())) {
+      return kNoNumber;
+    }
+  }
   for (const run::Histogram* const histogram :
        {&stats.missed_clocks(), &stats.missed_updates(), &stats.lead()}) {
     if (histogram->bin_size() > kHistogramBinsMax)

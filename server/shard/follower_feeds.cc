@@ -110,10 +110,18 @@ void FollowerFeeds::SendSum(const Payload& sum) {
                    .who = {},
                    .sum = sum,
                    .spare = first.spare,
-                   .options = first.options};
-  for (const Gathered& gathered : gathered_)
+                   .options = first.options,
+                   .rms = {}};
+  bool measured = false;
+  std::ranges::sort(gathered_, {}, [](const Gathered& gathered) {
+    return gathered.record.who.rank;
+  });
+  for (const Gathered& gathered : gathered_) {
     record.who.push_back(gathered.record.who);
-  std::ranges::sort(record.who, {}, &WorkerLife::rank);
+    if (gathered.record.rms != 0) measured = true;
+    record.rms.push_back(gathered.record.rms);
+  }
+  if (!measured) record.rms.clear();
   gathered_.clear();
   gather_until_ = absl::InfiniteFuture();
   AddToFeeds(record, after);

@@ -56,6 +56,7 @@ class GivenDelays {
     Payload base_values;  // None if nothing needs them.
     Payload gradient;     // None: its turn changes nothing.
     StepOptions options = {};
+    double rms = 0;  // As in GradientRecord.
   };
   // The worker's next gradient.
   void Add(Push push);

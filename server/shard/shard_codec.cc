@@ -1,6 +1,7 @@
 #include "server/shard/shard_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <tuple>
 #include <type_traits>
@@ -87,6 +88,20 @@ absl::Status CheckOptions(const wire::StepOptions& options) {
   return fault.empty() ? absl::OkStatus() : Bad("it has ", fault);
 }
 
+// Sizes as RunningRms takes them.
+absl::Status CheckRms(double rms) {
+  if (std::isfinite(rms) && rms >= 0) return absl::OkStatus();
+  return Bad("a root mean square of ", rms,
+             "; a number of at least 0 is required");
+}
+
+absl::Status CheckRunningRms(const wire::ShardSnapshot& snapshot) {
+  SL_RETURN_IF_ERROR(CheckRms(snapshot.running_rms()));
+  if (snapshot.running_gradients() <= kVersionMax) return absl::OkStatus();
+  return Bad("a root mean square of ", snapshot.running_gradients(),
+             " gradients; at most 2^60 are required");
+}
+
 absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
   const wire::ShardParticipant* before = nullptr;
   Clock min_clock = kClockMax;
@@ -118,6 +133,7 @@ absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
     const wire::ShardParticipant::Id& id = snapshot.held(i).who();
     SL_RETURN_IF_ERROR(CheckLife(id));
     SL_RETURN_IF_ERROR(CheckOptions(snapshot.held(i).options()));
+    SL_RETURN_IF_ERROR(CheckRms(snapshot.held(i).rms()));
     if (i > 0 && order(snapshot.held(i - 1).who()) >= order(id)) {
       return Bad("held gradients are not sorted, each worker once: rank ",
                  snapshot.held(i - 1).who().rank(), " before ", id.rank());
@@ -166,7 +182,10 @@ wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
     wire::HeldGradient& gradient = *message.add_held();
     *gradient.mutable_who() = ToWire(held.who);
     SetOptions(held.options, &gradient);
+    gradient.set_rms(held.rms);
   }
+  message.set_running_rms(snapshot.running_rms.mean());
+  message.set_running_gradients(snapshot.running_rms.count());
   return message;
 }
 
@@ -190,6 +209,7 @@ absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
       CheckClock(snapshot.complete_clock(), snapshot.min_clock()));
   SL_RETURN_IF_ERROR(CheckSpare(snapshot.spare()));
   SL_RETURN_IF_ERROR(CheckPosition(snapshot.position()));
+  SL_RETURN_IF_ERROR(CheckRunningRms(snapshot));
   SL_RETURN_IF_ERROR(CheckParticipants(snapshot));
   return CheckHeld(snapshot);
 }
@@ -198,12 +218,15 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                              int slot_count, std::vector<Payload> tensors) {
   SL_CHECK(tensors.size() == TensorCount(snapshot, slot_count),
            "another number of tensors");
-  ShardSnapshot decoded{.version = snapshot.version(),
-                        .values = std::move(tensors[0]),
-                        .min_clock = snapshot.min_clock(),
-                        .complete_clock = snapshot.complete_clock(),
-                        .spare = snapshot.spare(),
-                        .position = DecodePosition(snapshot.position())};
+  ShardSnapshot decoded{
+      .version = snapshot.version(),
+      .values = std::move(tensors[0]),
+      .min_clock = snapshot.min_clock(),
+      .complete_clock = snapshot.complete_clock(),
+      .spare = snapshot.spare(),
+      .position = DecodePosition(snapshot.position()),
+      .running_rms =
+          RunningRms(snapshot.running_rms(), snapshot.running_gradients())};
   const auto first_held = tensors.begin() + 1 + slot_count;
   decoded.slots.assign(std::make_move_iterator(tensors.begin() + 1),
                        std::make_move_iterator(first_held));
@@ -213,7 +236,8 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
     decoded.held.push_back(
         {.who = FromWire(snapshot.held(i).who()),
          .gradient = std::move(*(first_held + i)),
-         .options = slackline::FromWire(snapshot.held(i).options())});
+         .options = slackline::FromWire(snapshot.held(i).options()),
+         .rms = snapshot.held(i).rms()});
   }
   return decoded;
 }
@@ -236,6 +260,7 @@ void Encode(const GradientRecord& push, wire::ShardRecord* message,
   gradient.set_held(push.held);
   gradient.set_spare(push.spare);
   SetOptions(push.options, &gradient);
+  gradient.set_rms(push.rms);
   frames->push_back(push.gradient);
 }
 
@@ -246,6 +271,7 @@ void Encode(const SumRecord& record, wire::ShardRecord* message,
   sum.set_clock(record.clock);
   sum.set_spare(record.spare);
   SetOptions(record.options, &sum);
+  sum.mutable_rms()->Add(record.rms.begin(), record.rms.end());
   frames->push_back(record.sum);
 }
 
@@ -287,6 +313,7 @@ void Encode(const UpdateRecord& record, wire::ShardRecord* message,
     update.add_rank(static_cast<int32_t>(rank));
   update.set_workers(record.workers);
   SetOptions(record.options, &update);
+  update.mutable_rms()->Add(record.rms.begin(), record.rms.end());
   frames->insert(frames->end(), record.gradients.begin(),
                  record.gradients.end());
 }
@@ -298,12 +325,14 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
   SL_RETURN_IF_ERROR(CheckClock(gradient.clock() + 1));
   SL_RETURN_IF_ERROR(CheckOptions(gradient.options()));
   SL_RETURN_IF_ERROR(CheckSpare(gradient.spare()));
+  SL_RETURN_IF_ERROR(CheckRms(gradient.rms()));
   return GradientRecord{.who = FromWire(gradient.who()),
                         .clock = gradient.clock(),
                         .gradient = frame,
                         .held = gradient.held(),
                         .spare = gradient.spare(),
-                        .options = slackline::FromWire(gradient.options())};
+                        .options = slackline::FromWire(gradient.options()),
+                        .rms = gradient.rms()};
 }
 
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Sum& sum,
@@ -312,11 +341,13 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Sum& sum,
   SL_RETURN_IF_ERROR(CheckClock(sum.clock() + 1));
   SL_RETURN_IF_ERROR(CheckOptions(sum.options()));
   SL_RETURN_IF_ERROR(CheckSpare(sum.spare()));
+  for (const double rms : sum.rms()) SL_RETURN_IF_ERROR(CheckRms(rms));
   SumRecord record{.clock = sum.clock(),
                    .who = {},
                    .sum = frame,
                    .spare = sum.spare(),
-                   .options = slackline::FromWire(sum.options())};
+                   .options = slackline::FromWire(sum.options()),
+                   .rms = {sum.rms().begin(), sum.rms().end()}};
   for (const wire::ShardParticipant::Id& who : sum.who()) {
     SL_RETURN_IF_ERROR(CheckLife(who));
     record.who.push_back(FromWire(who));
@@ -345,11 +376,13 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Update& update,
                                    absl::Span<const Payload> frames) {
   SL_RETURN_IF_ERROR(CheckClock(update.clock()));
   SL_RETURN_IF_ERROR(CheckOptions(update.options()));
+  for (const double rms : update.rms()) SL_RETURN_IF_ERROR(CheckRms(rms));
   UpdateRecord record{.clock = update.clock(),
                       .ranks = {},
                       .gradients = {frames.begin(), frames.end()},
                       .workers = update.workers(),
-                      .options = slackline::FromWire(update.options())};
+                      .options = slackline::FromWire(update.options()),
+                      .rms = {update.rms().begin(), update.rms().end()}};
   for (const int32_t rank : update.rank()) {
     if (rank < 0) return Bad("an update has a gradient of rank ", rank);
     record.ranks.push_back(Rank{rank});

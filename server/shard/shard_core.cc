@@ -89,6 +89,22 @@ std::optional<Rank> ChangedBy(const ShardRecord& record) {
   return std::nullopt;
 }
 
+// One more gradient of the rank among the counts, of which `*entries` has the
+// places by rank. Returns that of the rank.
+template <typename Count>
+Count* CountOne(ShardId shard, Rank rank, Clock clock,
+                absl::flat_hash_map<int32_t, int>* entries,
+                google::protobuf::RepeatedPtrField<Count>* counts) {
+  const auto number = static_cast<int32_t>(rank);
+  const auto [entry, added] = entries->try_emplace(number, counts->size());
+  Count* const count = added ? counts->Add() : counts->Mutable(entry->second);
+  count->set_rank(number);
+  count->set_gradients(count->gradients() + 1);
+  count->set_last_clock(clock);
+  count->set_last_shard(static_cast<int32_t>(shard));
+  return count;
+}
+
 const char* KindOf(const wire::Header& header) {
   switch (header.body_case()) {
     case wire::Header::kPushRequest:
@@ -136,6 +152,7 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
   // seen counts anew with moments that begin anew.
   const bool anew = snapshot.slots.size() < slot_count;
   snapshot.version = anew ? 0 : stored.version;
+  snapshot.running_rms = stored.running_rms;
   while (snapshot.slots.size() < slot_count) {
     Payload& zeros =
         snapshot.slots.emplace_back(Payload::Allocate(range.bytes()));
@@ -848,15 +865,17 @@ void ShardCore::BeginCut(Effects* effects) {
 }
 
 void ShardCore::LookAtCut(Serving& serving, Effects* effects) {
-  const Shard* const shard = serving.cut->Complete(serving.machine);
-  if (shard == nullptr) return;
-  const ShardRange& range = shard->range();
+  const ShardMachine* const machine = serving.cut->Complete(serving.machine);
+  if (machine == nullptr) return;
+  const Shard& shard = machine->shard();
+  const ShardRange& range = shard.range();
   cut_->state.shards.push_back({.table = view_->table(range.table).name(),
                                 .begin = range.begin,
                                 .end = range.end,
-                                .version = shard->version(),
-                                .values = shard->values(),
-                                .slots = shard->slots()});
+                                .version = shard.version(),
+                                .values = shard.values(),
+                                .slots = shard.slots(),
+                                .running_rms = machine->running_rms()});
   serving.cut.reset();
   --cut_->missing;
   EndCutIfComplete(effects);
@@ -1721,9 +1740,15 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
   }
   const auto workers = static_cast<int>(serving.machine.participants().size());
   // Also what a rule remembers must not come from such a gradient.
-  bool finite = AllFinite(gradient);
+  const std::optional<double> rms = Measure(gradient);
+  bool finite = rms.has_value();
+  std::optional<GradientBound::Excess> excess;
+  if (finite) {
+    record.rms = *rms;
+    excess = options_.gradient_bound.Judge(*rms, serving.machine.running_rms());
+  }
   bool dropped = false;
-  if (finite && !record.held) {
+  if (finite && !excess.has_value() && !record.held) {
     StaleRule::Verdict verdict =
         serving.stale.OnPush({.rank = participant.rank,
                               .incarnation = participant.incarnation,
@@ -1742,12 +1767,16 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
   // To the shard, a discarded gradient is as if the worker had only said that
   // it is done.
   const AdvanceRecord nothing{.who = record.who, .clock = push.clock() + 1};
-  if (dropped || !finite) {
+  if (dropped || !finite || excess.has_value()) {
     cause.kind = ShardTraceRecord::Kind::kPushDiscarded;
     if (dropped) stats_.set_dropped(stats_.dropped() + 1);
     if (!finite) {
       CountNonfinite(shard.range().shard, participant.rank, push.clock(),
                      effects);
+    }
+    if (excess.has_value()) {
+      CountOversized(shard.range().shard, participant.rank, push.clock(),
+                     *excess, effects);
     }
     return {.record = nothing, .cause = cause};
   }
@@ -1802,12 +1831,14 @@ std::optional<wire::Refusal> ShardCore::AcceptGiven(
                           .options = FromWire(push.options())};
   if (serving.stale.rule().NeedsBase()) given.base_values = base->values;
   CountPush(shard.range().shard, frame_bytes, effects);
-  if (!AllFinite(gradient)) {
+  const std::optional<double> rms = Measure(gradient);
+  if (!rms.has_value()) {
     CountNonfinite(shard.range().shard, who.rank, clock, effects);
   } else if (!delays.Uses(who.rank, clock)) {
     stats_.set_dropped(stats_.dropped() + 1);
   } else {
     given.gradient = gradient;
+    given.rms = *rms;
   }
   Commit(place, AdvanceRecord{.who = who, .clock = clock + 1},
          ShardTraceRecord{.kind = ShardTraceRecord::Kind::kPushAccepted,
@@ -1862,8 +1893,17 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
                         .ranks = {},
                         .gradients = {},
                         .workers = turn.workers};
+    // In the order of the turns, so the verdict is the same however gradients
+    // come; and of all gradients of a turn by those before it.
+    const RunningRms before = serving.machine.running_rms();
     for (GivenDelays::Push& push : turn.pushes) {
       if (push.gradient.empty()) continue;
+      if (const std::optional<GradientBound::Excess> excess =
+              options_.gradient_bound.Judge(push.rms, before)) {
+        CountOversized(shard.range().shard, push.rank, push.clock, *excess,
+                       effects);
+        continue;
+      }
       StepOptions options = push.options;
       if (!turn.mean) {
         StaleRule::Verdict verdict =
@@ -1892,6 +1932,7 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
       if (update.gradients.empty()) update.options = options;
       update.ranks.push_back(push.rank);
       update.gradients.push_back(std::move(push.gradient));
+      if (options_.gradient_bound.any()) update.rms.push_back(push.rms);
     }
     if (update.gradients.empty()) {
       ReleaseParked(serving, std::nullopt, effects);
@@ -1907,19 +1948,27 @@ Clock ShardCore::ProgressOf(const Serving& serving) {
                                 : serving.machine.complete_clock();
 }
 
+std::optional<double> ShardCore::Measure(const Payload& gradient) const {
+  return options_.gradient_bound.Measure(gradient.data(),
+                                         gradient.size() / sizeof(float));
+}
+
 void ShardCore::CountNonfinite(ShardId shard, Rank rank, Clock clock,
                                Effects* effects) {
-  const auto number = static_cast<int32_t>(rank);
-  auto& counts = *stats_.mutable_nonfinite();
-  const auto [entry, added] =
-      nonfinite_entries_.try_emplace(number, counts.size());
-  run::NonfiniteGradients& count =
-      added ? *counts.Add() : counts[entry->second];
-  count.set_rank(number);
-  count.set_gradients(count.gradients() + 1);
-  count.set_last_clock(clock);
-  count.set_last_shard(static_cast<int32_t>(shard));
+  CountOne(shard, rank, clock, &nonfinite_entries_, stats_.mutable_nonfinite());
   if (options_.nonfinite == config::Train::STOP) effects->report = true;
+}
+
+void ShardCore::CountOversized(ShardId shard, Rank rank, Clock clock,
+                               const GradientBound::Excess& excess,
+                               Effects* effects) {
+  run::OversizedGradients& count = *CountOne(
+      shard, rank, clock, &oversized_entries_, stats_.mutable_oversized());
+  count.set_last_rms(excess.rms);
+  count.set_last_bound(excess.bound);
+  count.clear_last_running_rms();
+  if (excess.running.has_value()) count.set_last_running_rms(*excess.running);
+  if (options_.gradient_bound.stops()) effects->report = true;
 }
 
 void ShardCore::OnPull(const PeerId& from, const Message& message,

@@ -25,6 +25,7 @@
 #include "common/checkpoint/shard_state.h"
 #include "common/delays/delay_source.h"
 #include "common/message.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
 #include "common/sync/dssp_controller.h"
@@ -49,7 +50,8 @@ struct ShardTraceRecord {
     kPullAnswered,
     kPushAccepted,
     // A push that was accepted and changes nothing but its sender's clock: the
-    // rule for stale gradients drops it, or it has a NaN or an infinity.
+    // rule for stale gradients drops it, it has a NaN or an infinity, or it is
+    // above the bound of gradients.
     kPushDiscarded,
     kAdvanced,  // Also by a shard that others have installed already.
     kUpdated,
@@ -96,6 +98,9 @@ class ShardCore {
     // What becomes of a gradient with a NaN or an infinity: it is discarded in
     // any case; with STOP the coordinator is told at once.
     config::Train::Nonfinite nonfinite = config::Train::STOP;
+    // Of every gradient; one that is above it is discarded, and if the bound
+    // stops jobs the coordinator is told at once.
+    GradientBound gradient_bound = {};
     // Requests of one shard each that wait while their shard is on its way, and
     // their payload bytes: for one shard, and for all of this thread. What is
     // beyond a bound is told to RETRY.
@@ -161,10 +166,10 @@ class ShardCore {
   void Flush(Effects* effects);
 
   // Every gradient that a thread has accepted is in one of the counters
-  // applied, held, dropped and nonfinite (common/metrics/gradient_counts.h). A
-  // shard that moves takes those that it holds along: they are then held, and
-  // later applied, where it is. A held gradient that is cut in two with its
-  // shard counts as two from then on.
+  // applied, held, dropped, nonfinite and oversized
+  // (common/metrics/gradient_counts.h). A shard that moves takes those that it
+  // holds along: they are then held, and later applied, where it is. A held
+  // gradient that is cut in two with its shard counts as two from then on.
   run::ServerStats Stats() const;
   // Serves this shard now.
   bool Owns(ShardId shard) const { return MachineOf(shard) != nullptr; }
@@ -430,8 +435,8 @@ class ShardCore {
                                       const Payload& frame,
                                       const Participant& participant,
                                       Effects* effects);
-  // Looks at the gradient before it can get anywhere: at its numbers, and with
-  // the rule for stale gradients. Counts it.
+  // Looks at the gradient before it can get anywhere: at its numbers, its size,
+  // and with the rule for stale gradients. Counts it.
   Accepted Judge(Serving& serving, const wire::Push& push,
                  const Payload& gradient, const Participant& participant,
                  Effects* effects);
@@ -452,7 +457,10 @@ class ShardCore {
   // What a pull waits for, beside clocks of participants: the shard's clock, or
   // turns.
   static Clock ProgressOf(const Serving& serving);
+  std::optional<double> Measure(const Payload& gradient) const;
   void CountNonfinite(ShardId shard, Rank rank, Clock clock, Effects* effects);
+  void CountOversized(ShardId shard, Rank rank, Clock clock,
+                      const GradientBound::Excess& excess, Effects* effects);
   // A worker hands a shard back, after steps by all-reduce. Answers as Accept()
   // does.
   std::optional<wire::Refusal> Install(Place& place, const wire::Push& push,
@@ -508,8 +516,9 @@ class ShardCore {
   uint64_t bytes_to_followers_ = 0;
   uint64_t bytes_resent_to_followers_ = 0;  // Of those.
   run::ServerStats stats_;
-  // Where the ranks are in stats_.nonfinite().
+  // Where the ranks are in stats_.nonfinite() and stats_.oversized().
   absl::flat_hash_map<int32_t, int> nonfinite_entries_;
+  absl::flat_hash_map<int32_t, int> oversized_entries_;
 };
 
 }  // namespace slackline

@@ -86,11 +86,10 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
                   "what comes before the cut does not fit");
 }
 
-const Shard* ShardCut::Complete(const ShardMachine& live) {
+const ShardMachine* ShardCut::Complete(const ShardMachine& live) {
   const ShardMachine& machine = copy_.has_value() ? *copy_ : live;
   if (limits_->uniform().has_value()) {
-    return machine.complete_clock() >= *limits_->uniform() ? &machine.shard()
-                                                           : nullptr;
+    return machine.complete_clock() >= *limits_->uniform() ? &machine : nullptr;
   }
   const auto there = [&](const CutLimits::Until& until) {
     const Participant* const who =
@@ -99,7 +98,7 @@ const Shard* ShardCut::Complete(const ShardMachine& live) {
   };
   missing_.erase(std::remove_if(missing_.begin(), missing_.end(), there),
                  missing_.end());
-  return missing_.empty() ? &machine.shard() : nullptr;
+  return missing_.empty() ? &machine : nullptr;
 }
 
 }  // namespace slackline

@@ -68,8 +68,8 @@ class ShardCut {
 
   // The shard at the cut, once all that is before it has been applied; until
   // then nullptr. `live` has applied the last record that this was told. What
-  // is returned is of `live` or of this, and changes with it.
-  const Shard* Complete(const ShardMachine& live);
+  // is returned is `live` or of this, and changes with it.
+  const ShardMachine* Complete(const ShardMachine& live);
 
   // The live shard goes on by itself.
   bool copied() const { return copy_.has_value(); }

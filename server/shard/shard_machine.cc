@@ -27,6 +27,12 @@ absl::Status CheckSize(const Payload& tensor, const ShardRange& range) {
                                                  range.bytes(), " bytes"));
 }
 
+absl::Status CheckSizes(absl::Span<const double> rms, size_t gradients) {
+  if (rms.empty() || rms.size() == gradients) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      rms.size(), " sizes of ", gradients, " gradients; all or none"));
+}
+
 void SortByWorker(std::vector<HeldGradient>* held) {
   std::sort(held->begin(), held->end(),
             [](const HeldGradient& a, const HeldGradient& b) {
@@ -59,7 +65,8 @@ ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule,
       complete_clock_(snapshot.complete_clock),
       held_(std::move(snapshot.held)),
       spare_(snapshot.spare),
-      position_(snapshot.position) {}
+      position_(snapshot.position),
+      running_rms_(snapshot.running_rms) {}
 
 ShardSnapshot ShardMachine::Snapshot() const {
   std::vector<HeldGradient> held = held_;
@@ -72,7 +79,8 @@ ShardSnapshot ShardMachine::Snapshot() const {
           .complete_clock = complete_clock_,
           .held = std::move(held),
           .spare = spare_,
-          .position = position_};
+          .position = position_,
+          .running_rms = running_rms_};
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
@@ -120,9 +128,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
   participants_.Advance(*who, push.clock + 1);
   if (push.held) {
     spare_ = push.spare;
-    held_.push_back(
-        {.who = push.who, .gradient = push.gradient, .options = push.options});
+    held_.push_back({.who = push.who,
+                     .gradient = push.gradient,
+                     .options = push.options,
+                     .rms = push.rms});
   } else {
+    running_rms_.Add(push.rms);
     Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
            static_cast<int>(participants_.size()), push.clock, push.options,
            options, &outcome);
@@ -140,6 +151,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
                      " and holds ", held_.size()));
   }
   SL_RETURN_IF_ERROR(CheckSize(record.sum, shard_.range()));
+  SL_RETURN_IF_ERROR(CheckSizes(record.rms, record.who.size()));
   Participants after = participants_;
   ShardOutcome outcome;
   absl::InlinedVector<Rank, 1> ranks;
@@ -166,6 +178,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   participants_ = std::move(after);
   spare_ = record.spare;
   complete_clock_ = complete;
+  for (const double rms : record.rms) running_rms_.Add(rms);
   const auto workers = static_cast<int>(record.who.size());
   ApplyMeanOfSum(shard_, rule_->optimizer, record.sum, workers,
                  rule_->NumbersAt(record.clock, record.options),
@@ -222,6 +235,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   after.AdvanceAll(install.clock);
   participants_ = std::move(after);
   shard_.Install(install.version, install.values, install.slots);
+  // What was measured before is of gradients of long ago.
+  running_rms_ = {};
   complete_clock_ = install.clock;
   ShardOutcome outcome;
   outcome.replaced = static_cast<int>(held_.size());
@@ -271,7 +286,9 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update,
   }
   for (const Payload& gradient : update.gradients)
     SL_RETURN_IF_ERROR(CheckSize(gradient, shard_.range()));
+  SL_RETURN_IF_ERROR(CheckSizes(update.rms, update.ranks.size()));
   ShardOutcome outcome;
+  for (const double rms : update.rms) running_rms_.Add(rms);
   Update(update.gradients, {update.ranks.begin(), update.ranks.end()},
          update.workers, update.clock, update.options,
          {.memory = options.memory}, &outcome);
@@ -295,6 +312,7 @@ void ShardMachine::Complete(const ApplyOptions& options,
     for (HeldGradient& held : held_) {
       gradients.push_back(std::move(held.gradient));
       ranks.push_back(held.who.rank);
+      running_rms_.Add(held.rms);
     }
     held_.clear();
     Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),

@@ -1,6 +1,7 @@
 // One shard as a state machine that only its log changes: values, optimizer
-// slots, version; who takes part, their clocks and sequence numbers; and the
-// gradients that wait for the rest of their clock.
+// slots, version; who takes part, their clocks and sequence numbers; the
+// gradients that wait for the rest of their clock; and the running size of
+// those that were applied.
 //
 // Apply() is the only way in which it changes: while it is served, at the
 // target of a hand-over, after a restore. Two machines that begin with the same
@@ -17,6 +18,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
 #include "server/shard/shard.h"
@@ -29,6 +31,7 @@ struct HeldGradient {
   WorkerLife who;
   Payload gradient;
   StepOptions options = {};
+  double rms = 0;  // As in GradientRecord.
 };
 
 // Where a copy of a shard is in the shard's log. Two copies at one position are
@@ -52,6 +55,7 @@ struct ShardSnapshot {
   std::vector<HeldGradient> held = {};
   int spare = 0;  // Of that clock.
   LogPosition position = {};
+  RunningRms running_rms = {};
 };
 
 struct ShardOutcome;
@@ -95,6 +99,10 @@ class ShardMachine {
   Clock complete_clock() const { return complete_clock_; }
   // Of complete_clock(), in the order in which they came.
   const std::vector<HeldGradient>& held() const { return held_; }
+  // Of the gradients that were applied and measured, since somebody else's
+  // values were installed last. Those of one clock count in the order of their
+  // ranks, once the clock is complete.
+  const RunningRms& running_rms() const { return running_rms_; }
 
  private:
   absl::StatusOr<ShardOutcome> Take(const JoinRecord& join,
@@ -129,6 +137,7 @@ class ShardMachine {
   std::vector<HeldGradient> held_;
   int spare_ = 0;  // Of what is held.
   LogPosition position_;
+  RunningRms running_rms_;
 };
 
 // What a record has done, for those who count, answer and trace.

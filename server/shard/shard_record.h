@@ -40,6 +40,9 @@ struct GradientRecord {
   // The worker's, with the factor of a rule for stale gradients in that of the
   // rate. Of a clock of held ones, only the lowest rank's counts.
   StepOptions options = {};
+  // Its root mean square as it was pushed, for RunningRms; 0: it was not
+  // measured.
+  double rms = 0;
 };
 
 // The gradients of one clock, added up: as if each had come in a record of its
@@ -47,10 +50,11 @@ struct GradientRecord {
 // so many records.
 struct SumRecord {
   Clock clock = 0;
-  std::vector<WorkerLife> who;  // By rank, each once.
-  Payload sum;                  // Added in this order.
-  int spare = 0;                // As in GradientRecord.
-  StepOptions options = {};     // The lowest rank's.
+  std::vector<WorkerLife> who;   // By rank, each once.
+  Payload sum;                   // Added in this order.
+  int spare = 0;                 // As in GradientRecord.
+  StepOptions options = {};      // The lowest rank's.
+  std::vector<double> rms = {};  // As many as `who`, or none was measured.
 };
 
 // The worker's next push: it has nothing to give for the clocks below `clock`,
@@ -91,6 +95,7 @@ struct UpdateRecord {
   std::vector<Payload> gradients;  // As many as ranks, at least one.
   int workers = 1;                 // That one clock's movement is divided by.
   StepOptions options = {};
+  std::vector<double> rms = {};  // As many as ranks, or none was measured.
 };
 
 using ShardRecord =

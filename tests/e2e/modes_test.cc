@@ -73,7 +73,8 @@ void CheckCounters(const nlohmann::json& summary, const ModeCase& mode) {
     return summary[name].get<uint64_t>();
   };
   EXPECT_EQ(count("pushes"), count("applied") + count("held") +
-                                 count("dropped") + count("nonfinite"));
+                                 count("dropped") + count("nonfinite") +
+                                 count("oversized"));
   EXPECT_EQ(count("held"), 0u) << "the last clock is complete";
   EXPECT_EQ(count("nonfinite"), 0u);
   for (const char* const field : {"missed_updates", "missed_clocks"}) {
@@ -146,6 +147,7 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
                                     "held",
                                     "dropped",
                                     "nonfinite",
+                                    "oversized",
                                     "duplicates",
                                     "worker",
                                     "stopped"}));

@@ -81,6 +81,32 @@ TEST_F(Replay, OfARunWithRulesForStaleGradientsIsThatRunToTheBit) {
   }
 }
 
+// The delays of the run name no gradient that was discarded.
+TEST_F(Replay, OfARunWithABoundOfGradientsIsThatRunToTheBit) {
+  const std::string job =
+      Write("job.textproto",
+            absl::StrReplaceAll(
+                SmallJob(),
+                {{"worker { host: \"127.0.0.1\" count: 4 }",
+                  "worker { host: \"127.0.0.1\" count: 3 }\n"
+                  "worker { host: \"127.0.0.1\" conditions { scaled_by: 10000 "
+                  "scaled_at_step: 40 scaled_at_step: 60 } }"}}));
+  for (const char* const mode : {"asp", "bsp"}) {
+    SCOPED_TRACE(mode);
+    Run(mode, job,
+        {absl::StrCat("--mode=", mode), "--epochs=1", "--set=train.trace=true",
+         "--set=train.gradient_bound.times_running_rms=20",
+         "--set=train.gradient_bound.policy=SKIP"});
+    const std::string again = absl::StrCat(mode, "-again");
+    RunReplay(again, Path(absl::StrCat(mode, "/cluster.textproto")),
+              Path(mode));
+    EXPECT_GT(ReadJson(Summary(mode))["oversized"], 0);
+    EXPECT_EQ(ReadJson(Summary(again))["oversized"], 0);
+    EXPECT_NE(Sha(mode), "");
+    EXPECT_EQ(Sha(again), Sha(mode));
+  }
+}
+
 TEST_F(Replay, OfARunWithCompressedGradientsIsThatRunToTheBit) {
   uint64_t whole = 0;  // Bytes, of a run without compression.
   for (const char* const method :

@@ -621,8 +621,8 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
           continue;
         }
         if (contained.count({life, clock}) > 0 ||
-            twin.without_effect.count({life, clock}) > 0 || mode.has_allreduce() ||
-            mode.has_backup()) {
+            twin.without_effect.count({life, clock}) > 0 ||
+            mode.has_allreduce() || mode.has_backup()) {
           continue;
         }
         Report(Invariant::kLostPush,
@@ -724,6 +724,17 @@ Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
     for (float& element : sum) element *= update.gradient_factor;
   }
   return sum;
+}
+
+double Checker::SizeOf(const Twin& twin,
+                       const Contribution& contribution) const {
+  if (!scenario_.gradient_bound.has_value()) return 0;
+  const std::vector<float> floats =
+      GradientOf(twin, contribution, /*by_all_reduce=*/false);
+  const std::optional<double> rms = scenario_.MakeGradientBound().Measure(
+      reinterpret_cast<const std::byte*>(floats.data()), floats.size());
+  SL_CHECK(rms.has_value(), "a gradient of the simulation is not finite");
+  return *rms;
 }
 
 // The rate is that of the table's optimizer times what the schedule, the first
@@ -946,6 +957,14 @@ std::optional<Violation> Checker::Difference(
                      absl::StrCat("has another state in slot ", slot));
     }
   }
+  if (machine.running_rms() != state.running_rms) {
+    return differs(
+        Invariant::kValue,
+        absl::StrCat("has the running size ", machine.running_rms().mean(),
+                     " of ", machine.running_rms().count(), ", not ",
+                     state.running_rms.mean(), " of ",
+                     state.running_rms.count()));
+  }
   size_t held = 0;
   for (const Contribution& contribution : state.held) {
     const auto found = std::find_if(
@@ -968,6 +987,12 @@ std::optional<Violation> Checker::Difference(
     }
     const StepOptions options = scenario_.GradientOptions(
         contribution.life.first, contribution.clock, twin.range.table);
+    const auto size = state.held_sizes.find(contribution);
+    if (found->rms != (size == state.held_sizes.end() ? 0 : size->second)) {
+      return differs(
+          Invariant::kSyncSum,
+          absl::StrCat("holds ", what, " with the size ", found->rms));
+    }
     if (found->options != options) {
       return differs(
           Invariant::kSyncSum,
@@ -1201,6 +1226,8 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
     const int32_t id = static_cast<int32_t>(record.shard);
     const auto twin = twins_.find(id);
     if (deposed.count(id) > 0) {
+      if (record.kind == ShardTraceRecord::Kind::kPushDiscarded)
+        oversized_.insert(record.rank);
       OnTraceOfDeposed(record, core);
       continue;
     }
@@ -1339,24 +1366,33 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   }
   const bool holds = mode.has_bsp() || mode.has_backup();
   const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
-  if (holds ? record.clock >= twin.complete : !discarded) {
+  const Contribution contribution{.life = found->first, .clock = record.clock};
+  const auto excess = scenario_.MakeGradientBound().Judge(
+      SizeOf(twin, contribution), twin.running_rms);
+  if (!discarded && (!holds || record.clock >= twin.complete)) {
     CountMissed(missed, holds ? 1 : PresentCount(twin),
                 &shard_threads_[owner].staleness);
   }
-  const bool too_stale =
-      !holds && !JudgeStale(twin, missed, PresentCount(twin));
-  if (too_stale != discarded) {
+  const bool too_stale = !excess.has_value() && !holds &&
+                         !JudgeStale(twin, missed, PresentCount(twin));
+  if ((too_stale || excess.has_value()) != discarded) {
     return Report(
         Invariant::kExactlyOnce,
-        absl::StrCat(who, discarded ? ", and discarded it"
-                                    : ", which is too stale to be applied"));
+        absl::StrCat(who, discarded   ? ", and discarded it"
+                          : too_stale ? ", which is too stale to be applied"
+                                      : ", which is above the bound"));
   }
   ++participant.clock;
   ++participant.next_seq;
   if (discarded) {
     // As if the worker had only said that it has done this clock.
-    ++stats_.too_stale;
-    twin.without_effect.insert({.life = found->first, .clock = record.clock});
+    stats_.too_stale += too_stale;
+    if (excess.has_value()) {
+      ++stats_.oversized;
+      stats_.over_running += excess->running.has_value();
+      oversized_.insert(record.rank);
+    }
+    twin.without_effect.insert(contribution);
     return UpdateMinClock(twin);
   }
   if (mode.has_backup()) {
@@ -1369,7 +1405,9 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
              absl::StrCat(who, " while it is at clock ", twin.complete));
     }
   }
-  const Contribution contribution{.life = found->first, .clock = record.clock};
+  stats_.broken_taken += scenario_.IsBroken(record.rank, record.clock);
+  if (scenario_.gradient_bound.has_value())
+    twin.held_sizes[contribution] = SizeOf(twin, contribution);
   CheckCutFence(twin, contribution, who, owner);
   twin.held.insert(
       std::upper_bound(twin.held.begin(), twin.held.end(), contribution),
@@ -1446,6 +1484,14 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
 }
 
 void Checker::AddUpdate(Twin& twin, Update update) {
+  // Those of a clock in the order of their ranks, once it is complete.
+  for (const Contribution& contribution : update.contributions) {
+    const auto size = twin.held_sizes.find(contribution);
+    if (size == twin.held_sizes.end()) continue;
+    twin.running_rms.Add(size->second);
+    update.sizes.push_back(size->second);
+    twin.held_sizes.erase(size);
+  }
   Versions slots = twin.slots.back();
   twin.versions.push_back(Apply(twin, twin.versions.size() - 1,
                                 twin.versions.back(), &slots, update));
@@ -2089,6 +2135,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
     return Report(Invariant::kExactlyOnce, absl::StrCat(what, " once more"));
   }
   twin.installed_at = record.clock;
+  twin.running_rms = {};
   twin.after_turns = {record.version};  // Turns begin here.
   ++stats_.installs;
   const ModelPtr model = ModelOf(life, "installs shards");

@@ -82,7 +82,7 @@ struct CheckerStats {
   int64_t given_answers = 0;  // With an earlier version than the present one.
   int64_t joins = 0;          // To a shard, after the start of the job.
   int64_t advances = 0;
-  int64_t skipped = 0;  // Steps without a gradient of the table.
+  int64_t skipped = 0;       // Steps without a gradient of the table.
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
   int64_t dropped = 0;       // Late gradients of BACKUP.
   int64_t without_some = 0;  // BACKUP updates that did not wait for all.
@@ -113,6 +113,9 @@ struct CheckerStats {
   int64_t bases = 0;             // Versions of pushes that were compared.
   int64_t bases_missed = 0;      // Of those: there were newer ones already.
   int64_t too_stale = 0;         // Gradients that a rule did not let in.
+  int64_t oversized = 0;         // Likewise: the bound.
+  int64_t over_running = 0;      // Of those: that of the running size.
+  int64_t broken_taken = 0;      // While no bound held yet.
   int64_t weakened = 0;          // Gradients or rates that a rule changed.
   int64_t histograms = 0;        // Compared.
   int64_t sizes = 0;             // Of coordinators and clients, compared.
@@ -161,6 +164,10 @@ class Checker {
   // replaced it has told nobody anything without this copy; but what a replaced
   // owner does is not followed here.
   bool judges_no_more() const { return judges_no_more_; }
+  // A server has discarded one of its gradients because of the bound.
+  bool IsOversized(int32_t rank) const {
+    return oversized_.count(Rank{rank}) > 0;
+  }
   const CheckerStats& stats() const { return stats_; }
   void Report(Invariant invariant, const std::string& what);
 
@@ -310,6 +317,7 @@ class Checker {
     float gradient_factor = 1;
     double rate_factor = 1;
     std::vector<Life> present = {};  // Unless held: the divisor counts them.
+    std::vector<double> sizes = {};  // Of the contributions, with a bound.
   };
   using Tensor = std::vector<float>;
   using Versions = std::vector<Tensor>;
@@ -330,6 +338,10 @@ class Checker {
     // What the last gradient that was accepted becomes.
     float gradient_factor = 1;
     double rate_factor = 1;
+    // If the job has a bound: of the gradients that were applied; and the sizes
+    // of those that are held, which are of the shard as it was when they came.
+    RunningRms running_rms = {};
+    std::map<Contribution, double> held_sizes = {};
     // Not applied by a rule, or skipped.
     std::set<Contribution> without_effect;
     Clock min_clock = 0;
@@ -349,6 +361,7 @@ class Checker {
     Versions versions;            // versions[0] is the initial one.
     std::vector<Versions> slots;  // By version, then slot.
     std::vector<Update> updates;  // updates[v] leads to version v + 1.
+    RunningRms resumed_rms;       // As the job has begun.
     // What it was before it was cut in two by the view of this number.
     std::vector<std::pair<uint64_t, Versions>> before_split;
     int32_t origin = 0;          // What it was cut off from; else itself.
@@ -401,6 +414,7 @@ class Checker {
     Tensor values = {};
     Versions slots = {};
     bool late = false;  // With updates that came behind some after the cut.
+    RunningRms running_rms = {};
   };
   struct Cut {
     wire::Cut proto;
@@ -429,6 +443,8 @@ class Checker {
   std::vector<float> GradientOf(const Twin& twin,
                                 const Contribution& contribution,
                                 bool by_all_reduce) const;
+  // The size of a gradient, as servers see it; 0 without a bound.
+  double SizeOf(const Twin& twin, const Contribution& contribution) const;
   // The sum of the update's gradients.
   Tensor SumOf(const Twin& twin, const Update& update) const;
   // The values after version `from` with these values; `*slots` becomes what
@@ -665,6 +681,7 @@ class Checker {
   std::map<Owner, std::map<int32_t, Copy>> copies_;
   // What a shard was at a place of its log, whoever had it.
   std::map<std::tuple<int32_t, uint64_t, uint64_t>, uint64_t> digests_;
+  std::set<Rank> oversized_;    // Whose gradients were above the bound.
   std::set<int32_t> given_up_;  // Shards of which a move was cancelled.
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.
   std::map<Life, uint64_t> joined_in_;  // The first view with it.

@@ -192,6 +192,13 @@ Checker::CutShard Checker::StateAt(const Cut& cut, const Twin& twin) const {
   state.version = next;
   state.values = twin.versions[next];
   state.slots = twin.slots[next];
+  // In the order in which updates have come.
+  state.running_rms = twin.resumed_rms;
+  for (const Update& update : twin.updates) {
+    if (!IsBefore(cut, update)) continue;
+    if (update.by_all_reduce) state.running_rms = {};  // It was installed.
+    for (const double size : update.sizes) state.running_rms.Add(size);
+  }
   // Those that came behind some after the cut.
   for (; next < twin.updates.size(); ++next) {
     if (!IsBefore(cut, twin.updates[next])) continue;
@@ -255,6 +262,14 @@ void Checker::CompareCut(const CutShard& expected, const ShardState& actual,
   if (!SameBits(FloatsOf(actual.values), expected.values)) {
     return Report(Invariant::kCheckpoint,
                   absl::StrCat(what, ": has other values"));
+  }
+  if (actual.running_rms != expected.running_rms) {
+    return Report(
+        Invariant::kCheckpoint,
+        absl::StrCat(what, ": has the running size ", actual.running_rms.mean(),
+                     " of ", actual.running_rms.count(), ", not ",
+                     expected.running_rms.mean(), " of ",
+                     expected.running_rms.count()));
   }
   if (actual.slots.size() != expected.slots.size()) {
     return Report(Invariant::kCheckpoint,
@@ -718,6 +733,7 @@ void Checker::Resume(Twin& twin) {
   twin.slots.assign(stored->version + 1, slots);
   twin.updates.assign(stored->version, Update());
   twin.after_turns = {stored->version};
+  twin.running_rms = twin.resumed_rms = stored->running_rms;
 }
 
 void Checker::CheckResumed(const Twin& twin, const ShardCore& core) {

@@ -71,9 +71,12 @@ uint64_t Digest(const ShardMachine& machine) {
     add(held.who.incarnation);
     add_double(held.options.rate_factor);
     add_double(held.options.momentum.value_or(-1));
+    add_double(held.rms);
     add_tensor(held.gradient);
   }
   if (!snapshot.held.empty()) add(static_cast<uint64_t>(snapshot.spare));
+  add_double(snapshot.running_rms.mean());
+  add(snapshot.running_rms.count());
   return digest;
 }
 
@@ -323,8 +326,7 @@ std::shared_ptr<const Checker::Twin> Checker::CutOnTheWay(
   return nullptr;
 }
 
-bool Checker::HasFollowedTheReplaced(const Twin& twin,
-                                     const LogPosition& at) {
+bool Checker::HasFollowedTheReplaced(const Twin& twin, const LogPosition& at) {
   const auto later = twin.terms.upper_bound(at.term);
   return later != twin.terms.end() && at.index > later->second &&
          twin.terms.count(at.term) > 0;

@@ -179,6 +179,11 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(checker.too_stale, 20);
   EXPECT_GT(checker.skipped, 5000);
   EXPECT_GT(checker.weakened, 500);
+  EXPECT_GT(counts.bounds, 30);
+  EXPECT_GT(counts.stopped_by_bound, 3);
+  EXPECT_GT(checker.oversized, 100);
+  EXPECT_GT(checker.over_running, 50);
+  EXPECT_GT(checker.broken_taken, 10);
   EXPECT_GT(checker.histograms, 5000);
   EXPECT_GT(checker.sizes, 50000);
   ExpectCheckpoints(counts, 70);
@@ -553,8 +558,9 @@ TEST(RealitySimTest, EveryPartHappensByItself) {
     if (!*Reality(usual).Find(name)) continue;
     int runs = 0;
     for (uint64_t seed = 2'000'000; seed < 2'000'100; ++seed) {
-      // Given delays are in place of a mode.
-      const bool modes = !reality.given_delays;
+      // Given delays are in place of a mode, and bounds of gradients are of
+      // jobs without all-reduce.
+      const bool modes = !reality.given_delays && !reality.bad_gradients;
       Scenario scenario =
           modes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
       scenario.Widen(reality);

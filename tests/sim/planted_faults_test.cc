@@ -714,6 +714,21 @@ bool ForgetHeld(Plant& plant, const PeerId&, const PeerId&, Message* message) {
   return true;
 }
 
+// The shard's running size of gradients is another one at its target.
+bool ForgetRunningSize(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!HasEntries(*message)) return true;
+  if (wire::ShardSnapshot* const snapshot = SnapshotIn(message))
+    snapshot->set_running_rms(snapshot->running_rms() + 7);
+  return true;
+}
+
+void WithBound(Scenario* scenario) {
+  scenario->gradient_code = {};
+  scenario->gradient_bound.emplace();
+  scenario->gradient_bound->set_rms(1000);
+  scenario->gradient_bound->set_policy(config::GradientBound::SKIP);
+}
+
 // All workers are said to be one clock further than they are.
 bool ForgetClocks(Plant&, const PeerId&, const PeerId&, Message* message) {
   if (!HasEntries(*message)) return true;
@@ -1132,6 +1147,20 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kLostPush,
              {"bsp"},
              ForgetHeld},
+        Case{.name = "RunningSizeChangesOnTheWay",
+             .expected = Invariant::kValue,
+             .modes = {"bsp", "asp"},
+             .tamper = ForgetRunningSize,
+             .change = WithBound},
+        Case{.name = "GradientAboveTheBoundApplied",
+             .expected = Invariant::kExactlyOnce,
+             .modes = {"bsp", "asp"},
+             .tamper = nullptr,
+             .change =
+                 [](Scenario* scenario) {
+                   WithBound(scenario);
+                   scenario->planted_loose_bound = true;
+                 }},
         Case{"ClocksChangeOnTheWay",
              Invariant::kStaleness,
              {"ssp", "asp"},

@@ -62,6 +62,8 @@ void RunCounts::Visit(
   see("recovered in change", recovered_in_change);
   see("server_restarts", server_restarts);
   see("stop_rules", stop_rules);
+  see("bounds", bounds);
+  see("stopped_by_bound", stopped_by_bound);
   see("disk_errors", disk_errors);
   see("slow_files", slow_files);
   see("torn_logs", torn_logs);
@@ -161,6 +163,9 @@ void RunCounts::Visit(
   see("checker.bases", checker.bases);
   see("checker.bases_missed", checker.bases_missed);
   see("checker.too_stale", checker.too_stale);
+  see("checker.oversized", checker.oversized);
+  see("checker.over_running", checker.over_running);
+  see("checker.broken_taken", checker.broken_taken);
   see("checker.skipped", checker.skipped);
   see("checker.weakened", checker.weakened);
   see("checker.histograms", checker.histograms);

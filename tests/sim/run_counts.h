@@ -84,9 +84,11 @@ struct RunCounts {
   int64_t recovered_in_move = 0;    // while shards moved,
   int64_t recovered_in_change = 0;  // the mode changed, or a cut was made.
   int64_t stop_rules = 0;
-  int64_t disk_errors = 0;  // Attempts to write that failed.
-  int64_t slow_files = 0;   // Of checkpoints.
-  int64_t torn_logs = 0;    // Of the coordinator's state.
+  int64_t bounds = 0;            // Jobs with a bound of gradients,
+  int64_t stopped_by_bound = 0;  // and those that one has ended.
+  int64_t disk_errors = 0;       // Attempts to write that failed.
+  int64_t slow_files = 0;        // Of checkpoints.
+  int64_t torn_logs = 0;         // Of the coordinator's state.
   // By all-reduce with servers that sum.
   int64_t lane_operations = 0;
   int64_t lane_without_server = 0;

@@ -270,6 +270,7 @@ constexpr NamedPart kParts[] = {{"stand_still", &Reality::stand_still},
                                 {"disk_errors", &Reality::disk_errors},
                                 {"garbage", &Reality::garbage},
                                 {"given_delays", &Reality::given_delays},
+                                {"bad_gradients", &Reality::bad_gradients},
                                 {"replicas", &Reality::replicas},
                                 {"coordinators", &Reality::coordinators}};
 
@@ -332,6 +333,20 @@ config::StaleGradients RandomStaleRule(Rng& rng) {
   return stale;
 }
 
+// Others' gradients are hardly ever above it.
+config::GradientBound RandomGradientBound(Rng& rng) {
+  config::GradientBound bound;
+  if (rng.Chance(0.5)) {
+    bound.set_rms(1000);
+  } else {
+    bound.set_times_running_rms(100);
+    bound.set_warm_up_gradients(static_cast<int32_t>(rng.Between(1, 6)));
+  }
+  bound.set_policy(rng.Chance(0.25) ? config::GradientBound::STOP
+                                    : config::GradientBound::SKIP);
+  return bound;
+}
+
 }  // namespace
 
 Reality Reality::All() {
@@ -374,6 +389,14 @@ void Scenario::Widen(const Reality& wanted) {
   if (auto rng = draws(&Reality::rules, "rules", 0.3)) {
     if (rng->Chance(0.6)) schedule = RandomSchedule(*this, *rng);
     if (rng->Chance(0.6)) stale = RandomStaleRule(*rng);
+  }
+  // Codes lose what such large numbers are.
+  if (!modes.changes && !mode.has_allreduce() && !mode.has_delays() &&
+      gradient_code.whole()) {
+    if (auto rng = draws(&Reality::bad_gradients, "bad gradients", 0.25)) {
+      gradient_bound = RandomGradientBound(*rng);
+      broken = Rank{static_cast<int32_t>(rng->Below(workers))};
+    }
   }
   if (auto rng = draws(&Reality::stop_rules, "stop rules", 0.1)) {
     if (rng->Chance(0.5)) {
@@ -1290,9 +1313,13 @@ std::string Scenario::ToString() const {
     absl::StrAppend(&text, ", links of ", links.bytes_per_second,
                     " B/s and queues of ", links.queue_max);
   }
-  const std::string rules =
-      absl::StrCat(schedule.ShortDebugString(), stale.ShortDebugString(),
-                   stop.ShortDebugString());
+  const std::string rules = absl::StrCat(
+      schedule.ShortDebugString(), stale.ShortDebugString(),
+      stop.ShortDebugString(),
+      gradient_bound.has_value()
+          ? absl::StrCat(" bound { ", gradient_bound->ShortDebugString(),
+                         " } for rank ", static_cast<int>(broken))
+          : "");
   if (!rules.empty()) absl::StrAppend(&text, ", rules ", rules);
   if (checkpoints.wanted) {
     absl::StrAppend(&text, ", checkpoints { ",
@@ -1308,6 +1335,16 @@ std::string Scenario::ToString() const {
   if (resume != nullptr)
     absl::StrAppend(&text, ", from ", resume->manifest.ShortDebugString());
   return text;
+}
+
+GradientBound Scenario::MakeGradientBound() const {
+  return gradient_bound.has_value() ? GradientBound(*gradient_bound)
+                                    : GradientBound();
+}
+
+bool Scenario::IsBroken(Rank rank, Clock clock) const {
+  return gradient_bound.has_value() && rank == broken &&
+         Mix64(seed ^ static_cast<uint64_t>(clock)) % 3 == 0;
 }
 
 std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
@@ -1327,6 +1364,9 @@ std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
     const auto mantissa = static_cast<double>(static_cast<int32_t>(bits >> 32));
     values.push_back(static_cast<float>(
         std::ldexp(mantissa, -31 + static_cast<int>(bits % 8))));
+  }
+  if (IsBroken(rank, clock)) {
+    for (float& value : values) value *= kBrokenFactor;
   }
   return values;
 }

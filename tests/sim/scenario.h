@@ -13,6 +13,7 @@
 #include "common/compress/gradient_code.h"
 #include "common/delays/delay_trace.h"
 #include "common/ids.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/stale_rule.h"
 #include "common/payload.h"
@@ -62,15 +63,16 @@ struct Reality {
   bool clocks = false;          // Each machine's clock is ahead, and drifts.
   bool trainer_stalls = false;  // Steps of many leases, or without end.
   bool shard_stalls = false;    // Shard threads that stand still.
-  bool inner_cuts = false;    // Between the processes and threads of server 0;
-                              // and of a worker from one server, one way.
-  bool links = false;         // Bandwidth, and queues that refuse.
-  bool rules = false;         // Schedules and rules for stale gradients.
-  bool stop_rules = false;    // The job ends by one.
-  bool disk_errors = false;   // Files cannot be written for a while.
-  bool garbage = false;       // Messages that make no sense, of strangers.
-  bool given_delays = false;  // In place of the mode.
-  bool replicas = false;      // Shards have followers, and more servers die.
+  bool inner_cuts = false;     // Between the processes and threads of server 0;
+                               // and of a worker from one server, one way.
+  bool links = false;          // Bandwidth, and queues that refuse.
+  bool rules = false;          // Schedules and rules for stale gradients.
+  bool stop_rules = false;     // The job ends by one.
+  bool disk_errors = false;    // Files cannot be written for a while.
+  bool garbage = false;        // Messages that make no sense, of strangers.
+  bool given_delays = false;   // In place of the mode.
+  bool bad_gradients = false;  // Of one worker, and the job has a bound.
+  bool replicas = false;       // Shards have followers, and more servers die.
   // A coordinator that has died comes back, alone or with server 0.
   bool coordinators = false;
 
@@ -433,6 +435,14 @@ struct Scenario {
   std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.
+  // Of a job with one: some gradients of `broken` are kBrokenFactor times as
+  // large as they would be.
+  std::optional<config::GradientBound> gradient_bound;
+  Rank broken{};
+  static constexpr float kBrokenFactor = 1 << 20;
+  // For planted faults: that of the servers is one that nothing is above.
+  bool planted_loose_bound = false;
+  GradientBound MakeGradientBound() const;
   config::Stop stop;
   // If the mode is that of given delays.
   DelayTrace delays;
@@ -533,8 +543,11 @@ struct Scenario {
   bool Skips(Clock clock, TableId table) const;
   std::string ToString() const;
 
+  // Whether that gradient is too large.
+  bool IsBroken(Rank rank, Clock clock) const;
   // What this incarnation computes, for elements [begin, end) of the table:
   // different for everything that has a name, of magnitudes from 2^-24 to 128,
+  // or kBrokenFactor times that,
   // so that every float sum of them tells in which order it was made.
   std::vector<float> Gradient(Rank rank, Incarnation incarnation, Clock clock,
                               TableId table, int64_t begin, int64_t end) const;

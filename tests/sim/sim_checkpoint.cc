@@ -99,6 +99,7 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
     return static_cast<size_t>(elements) * sizeof(float);
   };
   std::vector<Payload> tensors;  // Values, then slots.
+  RunningRmsOfParts rms;
   int64_t read = 0;
   for (const ShardState& stored : checkpoint_->shards) {
     const int64_t from = std::max(begin, stored.begin);
@@ -115,12 +116,14 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
                   bytes_of(to - from));
     }
     state.version = std::max(state.version, stored.version);
+    rms.Add(stored.running_rms, to - from);
     read += to - from;
   }
   if (read != end - begin) {
     return absl::NotFoundError(absl::StrCat("of ", table, "[", begin, ", ", end,
                                             ") ", read, " elements are there"));
   }
+  state.running_rms = rms.Whole();
   state.values = tensors.front();
   state.slots.assign(tensors.begin() + 1, tensors.end());
   return state;

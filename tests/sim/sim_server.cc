@@ -31,6 +31,13 @@ std::shared_ptr<const StoredShards> StoredOf(const Scenario& scenario) {
   return std::make_shared<const SimStoredShards>(scenario.resume);
 }
 
+GradientBound BoundOf(const Scenario& scenario) {
+  if (!scenario.planted_loose_bound) return scenario.MakeGradientBound();
+  config::GradientBound loose;
+  loose.set_rms(1e30);
+  return GradientBound(loose);
+}
+
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
   LogFeedOptions feed = scenario.placement.feed;
   if (scenario.planted_no_budget) feed.link = {};
@@ -41,6 +48,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
                     .stored = StoredOf(scenario),
+                    .gradient_bound = BoundOf(scenario),
                     .waiting_max = scenario.placement.waiting_max},
                    scenario.schedule);
 }
@@ -91,6 +99,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.rebalance.split_elements_min = 2;
   options.replicas = scenario.replicas;
   options.stop = scenario.stop;
+  options.gradient_bound = scenario.gradient_bound;
   options.stall_timeout = scenario.stall_timeout();
   options.delays = DelaysOf(scenario);
   options.seed = scenario.seed;

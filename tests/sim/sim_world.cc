@@ -403,6 +403,7 @@ void SimWorld::ScheduleReality() {
   counts_.clocks_apart = scenario.reality.clocks;
   counts_.replicas = scenario.replicas > 0;
   counts_.recovers = scenario.recovers;
+  counts_.bounds = scenario.gradient_bound.has_value();
   counts_.bounded_links = scenario.links.queue_max > 0;
   counts_.schedules = !scenario.schedule.SerializeAsString().empty();
   counts_.own_optimizers = !scenario.own_optimizers.empty();
@@ -1062,6 +1063,15 @@ std::string SimWorld::StatusLines() const {
   return text;
 }
 
+bool SimWorld::StoppedByBound(const wire::JobEnd& end) const {
+  const auto& bound = context_.scenario.gradient_bound;
+  return end.cause() == wire::JobEnd::DIVERGED && bound.has_value() &&
+         bound->policy() == config::GradientBound::STOP &&
+         absl::c_all_of(end.worker(), [&](const int32_t rank) {
+           return context_.checker.IsOversized(rank);
+         });
+}
+
 bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
   const Scenario& scenario = context_.scenario;
   if (end.cause() != wire::JobEnd::SERVERS_SILENT) return false;
@@ -1173,6 +1183,7 @@ void SimWorld::CheckOutcome() {
   const wire::JobEnd& end = coordinator_->core().view().end();
   counts_.lost_on_the_way += end.cause() == wire::JobEnd::SHARD_LOST;
   counts_.suspensions += end.cause() == wire::JobEnd::SUSPENDED;
+  counts_.stopped_by_bound += StoppedByBound(end);
   if (end.cause() == wire::JobEnd::SUSPENDED ||
       end.cause() == wire::JobEnd::STOPPED) {
     return checker.OnSuspended(end);
@@ -1184,7 +1195,7 @@ void SimWorld::CheckOutcome() {
                       end.cause() == wire::JobEnd::NO_WORKER_LEFT ||
                       end.cause() == wire::JobEnd::WORKER_LOST ||
                       end.cause() == wire::JobEnd::NOT_FORMED ||
-                      ServersWereAway(end);
+                      StoppedByBound(end) || ServersWereAway(end);
   if (!named || !had_to) {
     checker.Report(Invariant::kOutcome,
                    absl::StrCat("the job failed without need: ", end.reason()));

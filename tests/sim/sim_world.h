@@ -117,6 +117,9 @@ class SimWorld {
   // The job has failed because servers did not answer the workers that were
   // left; true: faults kept each server that it names from it for so long.
   bool ServersWereAway(const wire::JobEnd& end) const;
+  // The bound of gradients ends such jobs, and it was a worker whose gradients
+  // are above it.
+  bool StoppedByBound(const wire::JobEnd& end) const;
   std::string StatusLines() const;
 
   // Garbage that is refused is no news.

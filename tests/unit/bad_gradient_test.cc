@@ -1,5 +1,5 @@
-// Goal: the steps that the config names have a NaN, and no others; the gradient
-// that others may hold stays as it is.
+// Goal: the steps that the config names have a NaN, or are scaled, and no
+// others; the gradient that others may hold stays as it is.
 #include "worker/conditions/bad_gradient.h"
 
 #include <cmath>
@@ -30,6 +30,22 @@ TEST(BadGradientTest, TheFirstFloatOfACopyBecomesNan) {
   EXPECT_TRUE(std::isnan(seen[0]));
   EXPECT_EQ(seen[1], 2);
   EXPECT_EQ(seen[2], 3);
+  EXPECT_EQ(std::memcmp(gradient.data(), floats.data(), 12), 0);
+}
+
+TEST(BadGradientTest, TheNamedStepsAreScaledInACopy) {
+  config::Conditions conditions;
+  EXPECT_EQ(ScaleOf(conditions, 3), std::nullopt);
+  conditions.add_scaled_at_step(3);
+  conditions.set_scaled_by(-1000);
+  EXPECT_EQ(ScaleOf(conditions, 3), -1000.0F);
+  EXPECT_EQ(ScaleOf(conditions, 2), std::nullopt);
+  const std::vector<float> floats = {1, 2, -3};
+  const Payload gradient = Payload::Copy(floats.data(), 12);
+  const Payload scaled = Scaled(gradient, -1000);
+  std::vector<float> seen(3);
+  std::memcpy(seen.data(), scaled.data(), 12);
+  EXPECT_EQ(seen, (std::vector<float>{-1000, -2000, 3000}));
   EXPECT_EQ(std::memcmp(gradient.data(), floats.data(), 12), 0);
 }
 

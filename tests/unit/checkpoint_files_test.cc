@@ -295,6 +295,24 @@ TEST(PartFileTest, OthersReadItAsSafetensors) {
                             StateHash(12, shards[0].values, shards[0].slots)));
 }
 
+TEST(PartFileTest, TheRunningSizeOfGradientsIsReadBackBitByBit) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  std::vector<ShardState> shards = {ShardOf(model, "net.0.weight", 5, 30),
+                                    ShardOf(model, "net.0.bias", 0, 7)};
+  shards[0].running_rms = RunningRms(0.1, 120);
+  const auto file = Must(PartFile::Open(
+      folder.path(), Must(WritePart(folder.path(), "p", shards))));
+  EXPECT_EQ(Must(file->Read(file->pieces()[0])).running_rms,
+            RunningRms(0.1, 120));
+  EXPECT_EQ(Must(file->Read(file->pieces()[1])).running_rms, RunningRms());
+  const SafetensorsFile others = Must(ReadSafetensors(folder.File("p")));
+  EXPECT_EQ(others.metadata.at("net.0.weight[5, 30)"),
+            absl::StrFormat("version 12, hash %016x, rms 3fb999999999999a of "
+                            "120",
+                            StateHash(12, shards[0].values, shards[0].slots)));
+}
+
 TEST(PartFileTest, TensorsMayLieAtAnyAddress) {
   const TempFolder folder;
   std::string memory = "x";
@@ -555,6 +573,25 @@ TEST(StoredCheckpointTest, OfSeveralVersionsTheLargestCounts) {
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
   EXPECT_EQ(Must(stored->Read("net.0.bias", 0, 7)).version, 9u);
   EXPECT_EQ(Must(stored->Read("net.0.bias", 5, 7)).version, 7u);
+}
+
+TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
+  const TempFolder folder;
+  Model model = MakeModel(1);
+  std::vector<ShardState> shards = Shards(model, 4);
+  for (ShardState& shard : shards) {
+    if (shard.table == "net.0.bias")
+      shard.running_rms =
+          RunningRms(shard.begin == 0 ? 1 : 3, shard.begin == 0 ? 200 : 150);
+  }
+  Must(WriteManifest(folder.path(),
+                     WriteParts(folder.path(), model, shards, 1)));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_EQ(Must(stored->Read("net.0.bias", 5, 7)).running_rms,
+            RunningRms(3, 150));
+  const RunningRms both = Must(stored->Read("net.0.bias", 0, 7)).running_rms;
+  EXPECT_DOUBLE_EQ(both.mean(), std::sqrt((4 * 1 + 3 * 9) / 7.0));
+  EXPECT_EQ(both.count(), 150u);
 }
 
 TEST(StoredCheckpointTest, WhatIsNotThereIsNamed) {

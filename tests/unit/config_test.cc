@@ -580,6 +580,38 @@ INSTANTIATE_TEST_SUITE_P(
                   "nonfinite: NONFINITE_UNSPECIFIED",
                   "c.txt:8:9: train.nonfinite: value is NONFINITE_UNSPECIFIED",
                   "STOP or SKIP is required"},
+        ErrorCase{"BoundOfNothing", "epochs: 2", "gradient_bound { }",
+                  "c.txt:8:9: train.gradient_bound: has neither rms nor "
+                  "times_running_rms",
+                  "leave the bound out"},
+        ErrorCase{"BoundOfZero", "epochs: 2", "gradient_bound { rms: 0 }",
+                  "c.txt:8:26: train.gradient_bound.rms: value is 0; above 0",
+                  "root mean square"},
+        ErrorCase{"BoundThatIsNoNumber", "epochs: 2",
+                  "gradient_bound { rms: nan }",
+                  "c.txt:8:26: train.gradient_bound.rms: value is nan; above 0",
+                  "largest float"},
+        ErrorCase{"BoundBelowTheRunningOne", "epochs: 2",
+                  "gradient_bound { times_running_rms: 1 }",
+                  "c.txt:8:26: train.gradient_bound.times_running_rms: value "
+                  "is 1; above 1",
+                  "20 leaves room"},
+        ErrorCase{
+            "BoundWithoutAWarmUp", "epochs: 2",
+            "gradient_bound { times_running_rms: 9 warm_up_gradients: 0 }",
+            "c.txt:8:47: train.gradient_bound.warm_up_gradients: value "
+            "is 0; 1 to",
+            ""},
+        ErrorCase{"WarmUpOfNothing", "epochs: 2",
+                  "gradient_bound { rms: 1 warm_up_gradients: 5 }",
+                  "c.txt:8:33: train.gradient_bound.warm_up_gradients: is set "
+                  "without times_running_rms",
+                  "leave it out"},
+        ErrorCase{"NoPolicyForTheBound", "epochs: 2",
+                  "gradient_bound { rms: 1 policy: POLICY_UNSPECIFIED }",
+                  "c.txt:8:33: train.gradient_bound.policy: value is "
+                  "POLICY_UNSPECIFIED",
+                  "STOP or SKIP is required"},
         ErrorCase{"ShortLease", "{ }", "{ lease_ms: 199 }",
                   "c.txt:9:10: limits.lease_ms: value is 199; 200 to", ""},
         ErrorCase{"ShortStart", "{ }", "{ start_timeout_ms: 0 }",
@@ -686,6 +718,19 @@ INSTANTIATE_TEST_SUITE_P(
             "NanBeforeTheFirstStep", "nonfinite_at_step: -1",
             "41: worker[0].conditions.nonfinite_at_step[0]: value is -1",
             "0 to"),
+        ConditionsCase(
+            "ScaledBeforeTheFirstStep", "scaled_by: 2 scaled_at_step: -1",
+            "54: worker[0].conditions.scaled_at_step[0]: value is -1", "0 to"),
+        ConditionsCase("ScaledByNothing", "scaled_at_step: 4",
+                       "28: worker[0].conditions.scaled_by: is missing",
+                       "scaled_by: 1000"),
+        ConditionsCase("ScaledByZero", "scaled_at_step: 4 scaled_by: 0",
+                       "59: worker[0].conditions.scaled_by: value is 0; ",
+                       "not 0"),
+        ConditionsCase("ScaledInNoStep", "scaled_by: 3",
+                       "41: worker[0].conditions.scaled_by: is set without "
+                       "scaled_at_step",
+                       "leave it out"),
         ConditionsCase("LongLink", "link { latency_ms: 1001 }",
                        "48: worker[0].conditions.link.latency_ms: value is "
                        "1001; ",
@@ -715,6 +760,42 @@ TEST(ConfigConditionsTest, NansAreForWorkersOnCpus) {
           With("count: 2", "device: CUDA conditions { nonfinite_at_step: 1 }")),
       ElementsAre(HasSubstr("worker[0].conditions.nonfinite_at_step: is set "
                             "for workers on GPUs")));
+}
+
+TEST(ConfigConditionsTest, ScaledGradientsAreOfWorkersOnCpus) {
+  EXPECT_THAT(
+      Errors(
+          With("count: 2",
+               "device: CUDA conditions { scaled_at_step: 1 scaled_by: 9 }")),
+      ElementsAre(HasSubstr("worker[0].conditions.scaled_at_step: is set for "
+                            "workers on GPUs")));
+}
+
+TEST(ConfigGradientBoundTest, TheWarmUpHasADefault) {
+  const config::GradientBound bound =
+      ParseOrDie(With("epochs: 2", "gradient_bound { times_running_rms: 20 }"))
+          .train()
+          .gradient_bound();
+  EXPECT_EQ(bound.warm_up_gradients(), 100);
+  EXPECT_EQ(bound.policy(), config::GradientBound::STOP);
+  EXPECT_FALSE(ParseOrDie(With("epochs: 2", "gradient_bound { rms: 1 }"))
+                   .train()
+                   .gradient_bound()
+                   .has_warm_up_gradients());
+}
+
+TEST(ConfigGradientBoundTest, WhereNoServerLooksItIsRefused) {
+  const std::string text =
+      With("epochs: 2", "gradient_bound { rms: 1 times_running_rms: 20 }");
+  for (const char* const mode : {"bsp", "ssp:2", "dssp:1:4", "asp", "backup:1"})
+    EXPECT_THAT(Errors(text, {.mode = mode, .sets = {}}), IsEmpty()) << mode;
+  for (const char* const mode : {"allreduce", "auto"}) {
+    EXPECT_THAT(Errors(text, {.mode = mode, .sets = {}}),
+                ElementsAre(HasSubstr("train.gradient_bound: cannot hold: "
+                                      "servers look at gradients, and steps by "
+                                      "all-reduce pass them by")))
+        << mode;
+  }
 }
 
 TEST(ConfigConditionsTest, EachProcessOfTheBlockHasThem) {

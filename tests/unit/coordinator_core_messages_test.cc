@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -351,6 +352,77 @@ TEST_F(NonfiniteTest, WhereTheyAreSkippedTheyAreSaidOnceAndCounted) {
   EXPECT_EQ(core_->state(), wire::RUNNING);
   EXPECT_EQ(core_->Summary().nonfinite(), 3);
   EXPECT_EQ(core_->Summary().worker(1).nonfinite(), 3);
+}
+
+// ---- Gradients above the bound ----------------------------------------------
+
+class OversizedTest : public CoordinatorCoreTest {
+ protected:
+  void StartWith(config::GradientBound::Policy policy) {
+    options_.gradient_bound.emplace();
+    options_.gradient_bound->set_rms(0.5);
+    options_.gradient_bound->set_times_running_rms(20);
+    options_.gradient_bound->set_policy(policy);
+    Restart();
+    StartJob();
+  }
+  CoordinatorCore::Effects ReportOne(int rank, double bound,
+                                     std::optional<double> running) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(servers_[0]);
+    run::OversizedGradients& bad = *heartbeat.mutable_server()->add_oversized();
+    bad.set_rank(rank);
+    bad.set_gradients(3);
+    bad.set_last_clock(17);
+    bad.set_last_shard(0);
+    bad.set_last_rms(12.5);
+    bad.set_last_bound(bound);
+    if (running.has_value()) bad.set_last_running_rms(*running);
+    return Send(Server(0), message);
+  }
+};
+
+TEST_F(OversizedTest, OneEndsTheJobWithItsSourceSizeAndBound) {
+  StartWith(config::GradientBound::STOP);
+  ReportOne(1, 0.5, std::nullopt);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->Summary().cause(), "DIVERGED");
+  EXPECT_EQ(core_->Summary().diverged_at_step(), 17);
+  EXPECT_THAT(core_->Summary().about(), ElementsAre("worker 1"));
+  EXPECT_EQ(core_->reason(),
+            "worker 1 has pushed a gradient whose root mean square is 12.5, "
+            "above train.gradient_bound.rms (0.5), for weight[0, 10) at clock "
+            "17; it is not in the model; see what is wrong with that worker or "
+            "its data, raise the bound, or skip such gradients with train { "
+            "gradient_bound { policy: SKIP } }");
+}
+
+TEST_F(OversizedTest, OfTheRunningBoundItSaysBothNumbers) {
+  StartWith(config::GradientBound::STOP);
+  ReportOne(1, 4, 0.2);
+  EXPECT_THAT(core_->reason(),
+              HasSubstr("is 12.5, above train.gradient_bound.times_running_rms "
+                        "(20) times 0.2, that of the shard's gradients before "
+                        "it, for weight[0, 10)"));
+}
+
+TEST_F(OversizedTest, WhereTheyAreSkippedEachWorkerIsSaidOnceAndCounted) {
+  StartWith(config::GradientBound::SKIP);
+  EXPECT_THAT(ReportOne(1, 0.5, std::nullopt).log,
+              ElementsAre(HasSubstr("worker 1 has pushed")));
+  EXPECT_THAT(ReportOne(1, 0.5, std::nullopt).log, IsEmpty());
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_EQ(core_->Summary().oversized(), 3);
+  EXPECT_EQ(core_->Summary().worker(1).oversized(), 3);
+  EXPECT_EQ(core_->Summary().worker(0).oversized(), 0);
+  EXPECT_EQ(core_->Summary().nonfinite(), 0);
+}
+
+TEST_F(OversizedTest, WhatIsNoSizeIsRefused) {
+  StartWith(config::GradientBound::STOP);
+  ReportOne(1, std::numeric_limits<double>::quiet_NaN(), std::nullopt);
+  EXPECT_NE(core_->Summary().cause(), "DIVERGED");
 }
 
 // ---- Calls ------------------------------------------------------------------

@@ -469,6 +469,25 @@ class ModePolicyOfTheJobTest : public ModeTest {
   std::vector<run::WorkerStats> stats_;
 };
 
+// Servers look at gradients, and steps by all-reduce pass them by.
+TEST_F(ModeTest, AJobWithABoundOfGradientsStaysOverServers) {
+  options_.gradient_bound.emplace();
+  options_.gradient_bound->set_rms(1);
+  Restart();
+  StartJob();
+  const auto by_policy = [](wire::Call& call) {
+    call.mutable_set_mode()->mutable_by_policy();
+  };
+  for (const auto& set :
+       {Setting("allreduce"), std::function<void(wire::Call&)>(by_policy)}) {
+    const wire::CallReply reply = ReplyIn(Ask(set));
+    EXPECT_EQ(reply.code(), wire::REJECTED);
+    EXPECT_THAT(reply.error(), HasSubstr("train.gradient_bound is of gradients "
+                                         "that servers apply"));
+  }
+  ChangeTo("asp", 12);
+}
+
 TEST_F(ModePolicyOfTheJobTest, BeginsWithAllReduceAndLeavesItForAStraggler) {
   StartJob();
   EXPECT_EQ(ModeText(ViewNow().phase(0).mode()), "allreduce");

@@ -1,15 +1,19 @@
 // Goal: a NaN or an infinity is found wherever it is, and nothing else is taken
-// for one.
+// for one; a sum of squares has the same bits on every instruction set, and
+// finds NaNs and infinities as well.
 // Method: one bad float at every place of arrays of every length around the
 // vectors', at every alignment, on every instruction set of the machine; the
 // extremes of what is finite.
 #include "common/optim/finite.h"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/optim/squares.h"
+#include "common/rng.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 
@@ -23,13 +27,23 @@ class FiniteTest : public ::testing::TestWithParam<int64_t> {
   FiniteTest() { hwy::SetSupportedTargetsForTest(GetParam()); }
   ~FiniteTest() override { hwy::SetSupportedTargetsForTest(0); }
 
-  static bool Check(const std::vector<float>& floats, size_t misaligned = 0) {
+  static std::vector<std::byte> Misaligned(const std::vector<float>& floats,
+                                           size_t misaligned) {
     std::vector<std::byte> bytes(floats.size() * sizeof(float) + misaligned);
     if (!floats.empty()) {
       std::memcpy(bytes.data() + misaligned, floats.data(),
                   floats.size() * sizeof(float));
     }
+    return bytes;
+  }
+  static bool Check(const std::vector<float>& floats, size_t misaligned = 0) {
+    const std::vector<std::byte> bytes = Misaligned(floats, misaligned);
     return AllFinite(bytes.data() + misaligned, floats.size());
+  }
+  static double Squares(const std::vector<float>& floats,
+                        size_t misaligned = 0) {
+    const std::vector<std::byte> bytes = Misaligned(floats, misaligned);
+    return SumOfSquares(bytes.data() + misaligned, floats.size());
   }
 };
 
@@ -49,6 +63,8 @@ TEST_P(FiniteTest, OneBadFloatIsFoundWhereverItIs) {
         floats[at] = bad;
         ASSERT_FALSE(Check(floats, at % 4))
             << bad << " at " << at << " of " << elements;
+        ASSERT_FALSE(std::isfinite(Squares(floats, at % 4)))
+            << bad << " at " << at << " of " << elements;
       }
     }
   }
@@ -59,10 +75,32 @@ TEST_P(FiniteTest, TheExtremesAreFinite) {
        {Limits::max(), Limits::lowest(), Limits::min(), Limits::denorm_min(),
         -Limits::denorm_min(), 0.0F, -0.0F}) {
     EXPECT_TRUE(Check(std::vector<float>(100, value))) << value;
+    EXPECT_TRUE(std::isfinite(Squares(std::vector<float>(100000, value))))
+        << value;
   }
 }
 
-TEST_P(FiniteTest, NothingIsFinite) { EXPECT_TRUE(Check({})); }
+TEST_P(FiniteTest, NothingIsFinite) {
+  EXPECT_TRUE(Check({}));
+  EXPECT_EQ(Squares({}), 0);
+}
+
+// Against sixteen sums by hand.
+TEST_P(FiniteTest, ASumOfSquaresHasTheSameBitsEverywhere) {
+  Rng rng(3);
+  for (size_t elements = 1; elements <= 200; ++elements) {
+    std::vector<float> floats(elements);
+    std::vector<double> sums(16, 0.0);
+    for (size_t i = 0; i < elements; ++i) {
+      floats[i] = static_cast<float>((rng.Uniform() - 0.5) *
+                                     std::pow(10.0, rng.Between(-40, 36)));
+      sums[i % 16] += static_cast<double>(floats[i]) * floats[i];
+    }
+    double expected = 0;
+    for (const double sum : sums) expected += sum;
+    ASSERT_EQ(Squares(floats, elements % 4), expected) << elements;
+  }
+}
 
 }  // namespace
 }  // namespace slackline::optim

@@ -23,6 +23,10 @@ TEST(GradientCountsTest, EveryEndOfAGradientCounts) {
   stats.add_nonfinite()->set_gradients(3);
   EXPECT_EQ(NonfiniteGradients(stats), 9u);
   EXPECT_EQ(UnaccountedGradients(stats), -1) << "more than there were";
+  stats.add_oversized()->set_gradients(2);
+  stats.add_oversized()->set_gradients(5);
+  EXPECT_EQ(OversizedGradients(stats), 7u);
+  EXPECT_EQ(UnaccountedGradients(stats), -8);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(MetricTableTest, LeavesOutWhatIsNoFigure) {
       left_out(ServerMetrics(), run::ServerStats()),
       (std::set<std::string>{"index", "incarnation", "pid", "alive",
                              "heard_ms_ago", "thread", "hand_over", "follower",
-                             "nonfinite", "reached_clock", "seen_view", "refused"}));
+                             "nonfinite", "reached_clock", "seen_view", "refused", "oversized"}));
   EXPECT_EQ(left_out(WorkerMetrics(), run::WorkerStats()),
             (std::set<std::string>{"rank", "incarnation", "pid", "alive",
                                    "done", "heard_ms_ago", "progress"}));

@@ -53,6 +53,9 @@ TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
   run::NonfiniteGradients& bad = *stats.add_nonfinite();
   bad.set_rank(1);
   bad.set_gradients(6);
+  run::OversizedGradients& large = *stats.add_oversized();
+  large.set_rank(1);
+  large.set_gradients(4);
   RunTotals totals;
   totals.AddGone(stats);
   const run::WorkerStats present = Worker(7, 50);
@@ -66,6 +69,8 @@ TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
   EXPECT_EQ(summary.refused().no_key(), 6);
   EXPECT_EQ(totals.Refused({&stats}).no_key(), 6);
   EXPECT_EQ(summary.worker(0).nonfinite(), 12);
+  EXPECT_EQ(summary.oversized(), 8);
+  EXPECT_EQ(summary.worker(0).oversized(), 8);
   EXPECT_THAT(summary.missed_clocks_histogram(), ElementsAre(0, 0, 0, 0, 2));
 }
 

@@ -60,6 +60,8 @@ TEST(FoldServerStats, AddsEachCounterOnce) {
   run::ServerStats from = StatsOf(3);
   from.mutable_nonfinite(0)->set_rank(1);
   total.mutable_nonfinite(0)->set_rank(2);
+  from.mutable_oversized(0)->set_rank(1);
+  total.mutable_oversized(0)->set_rank(2);
   FoldServerStats(from, &total);
   run::ServerStats expected = StatsOf(8);
   const Reflection& reflection = *expected.GetReflection();
@@ -108,6 +110,28 @@ TEST(FoldServerStats, BadGradientsAreCountedByWorker) {
   EXPECT_EQ(total.nonfinite(0).gradients(), 4u);
   EXPECT_EQ(total.nonfinite(0).last_clock(), 9);
   EXPECT_EQ(total.nonfinite(0).last_shard(), 4);
+}
+
+TEST(FoldServerStats, OfOversizedGradientsTheLastOneIsKept) {
+  run::ServerStats total;
+  run::ServerStats from;
+  run::OversizedGradients& bad = *from.add_oversized();
+  bad.set_rank(2);
+  bad.set_gradients(3);
+  bad.set_last_clock(9);
+  bad.set_last_rms(4);
+  bad.set_last_bound(3);
+  bad.set_last_running_rms(0.5);
+  FoldServerStats(from, &total);
+  bad.set_gradients(1);
+  bad.set_last_clock(7);
+  bad.set_last_rms(40);
+  FoldServerStats(from, &total);
+  ASSERT_EQ(total.oversized_size(), 1);
+  EXPECT_EQ(total.oversized(0).gradients(), 4u);
+  EXPECT_EQ(total.oversized(0).last_clock(), 9);
+  EXPECT_EQ(total.oversized(0).last_rms(), 4);
+  EXPECT_EQ(total.oversized(0).last_running_rms(), 0.5);
 }
 
 }  // namespace

@@ -51,11 +51,13 @@ StepOptions RandomOptions(Rng& rng) {
 }
 
 ShardSnapshot RandomSnapshot(Rng& rng) {
-  ShardSnapshot snapshot{.version = rng.Below(1000),
-                         .values = RandomTensor(rng),
-                         .slots = {RandomTensor(rng), RandomTensor(rng)},
-                         .min_clock = rng.Between(0, 20),
-                         .spare = static_cast<int>(rng.Below(3))};
+  ShardSnapshot snapshot{
+      .version = rng.Below(1000),
+      .values = RandomTensor(rng),
+      .slots = {RandomTensor(rng), RandomTensor(rng)},
+      .min_clock = rng.Between(0, 20),
+      .spare = static_cast<int>(rng.Below(3)),
+      .running_rms = RunningRms(rng.Uniform(), rng.Below(9))};
   snapshot.complete_clock = snapshot.min_clock + rng.Between(0, 2);
   for (int32_t rank = 0; rank < 4; ++rank) {
     if (rng.Chance(0.3)) continue;
@@ -68,7 +70,8 @@ ShardSnapshot RandomSnapshot(Rng& rng) {
     if (who.clock > snapshot.complete_clock) {
       snapshot.held.push_back({.who = {who.rank, who.incarnation},
                                .gradient = RandomTensor(rng),
-                               .options = RandomOptions(rng)});
+                               .options = RandomOptions(rng),
+                               .rms = rng.Uniform()});
     }
     // Of one that has left.
     if (rng.Chance(0.2)) {
@@ -91,7 +94,8 @@ ShardRecord RandomRecord(Rng& rng) {
                             .gradient = RandomTensor(rng),
                             .held = rng.Chance(0.5),
                             .spare = static_cast<int>(rng.Below(3)),
-                            .options = RandomOptions(rng)};
+                            .options = RandomOptions(rng),
+                            .rms = rng.Uniform()};
     case 2:
       return AdvanceRecord{.who = RandomLife(rng), .clock = rng.Between(0, 9)};
     case 3:
@@ -108,13 +112,15 @@ ShardRecord RandomRecord(Rng& rng) {
                           .ranks = {Rank{2}, Rank{0}},
                           .gradients = {RandomTensor(rng), RandomTensor(rng)},
                           .workers = 3,
-                          .options = RandomOptions(rng)};
+                          .options = RandomOptions(rng),
+                          .rms = {rng.Uniform(), rng.Uniform()}};
     case 6:
       return SumRecord{.clock = rng.Between(0, 9),
                        .who = {RandomLife(rng), RandomLife(rng)},
                        .sum = RandomTensor(rng),
                        .spare = static_cast<int>(rng.Below(3)),
-                       .options = RandomOptions(rng)};
+                       .options = RandomOptions(rng),
+                       .rms = {rng.Uniform(), rng.Uniform()}};
     default:
       return SplitRecord{.at = rng.Between(1, 9), .part = ShardId{7}};
   }
@@ -234,6 +240,13 @@ TEST(ShardCodecTest, ASnapshotThatMakesNoSenseIsRefused) {
        [](auto& s) {
          s.mutable_held(0)->mutable_options()->set_rate_factor(std::nan(""));
        }},
+      {"a gradient with a size that is no number",
+       [](auto& s) { s.mutable_held(0)->set_rms(std::nan("")); }},
+      {"a negative running size", [](auto& s) { s.set_running_rms(-1); }},
+      {"a running size that is no number",
+       [](auto& s) { s.set_running_rms(std::nan("")); }},
+      {"more gradients than can be counted",
+       [](auto& s) { s.set_running_gradients(~uint64_t{0}); }},
   };
   ASSERT_TRUE(CheckSnapshot(GoodSnapshot()).ok());
   for (const auto& c : cases) {
@@ -269,6 +282,10 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
           .who = who, .gradient = tensor, .options = {.rate_factor = -1}},
       GradientRecord{
           .who = who, .gradient = tensor, .options = {.momentum = -0.5}},
+      GradientRecord{.who = who, .gradient = tensor, .rms = nan},
+      GradientRecord{.who = who, .gradient = tensor, .rms = -1},
+      SumRecord{.who = {who}, .sum = tensor, .rms = {nan}},
+      UpdateRecord{.ranks = {Rank{0}}, .gradients = {tensor}, .rms = {-1}},
       SumRecord{.who = {who}, .sum = tensor, .options = {.momentum = 1}},
       UpdateRecord{.ranks = {Rank{0}},
                    .gradients = {tensor},

@@ -1,5 +1,6 @@
 #include "tests/unit/shard_core_fixture.h"
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "common/io/state_hash.h"
 #include "common/metrics/gradient_counts.h"
@@ -66,18 +67,21 @@ std::string BytesOf(const Payload& payload) {
 
 std::vector<std::string> Portrait(const ShardMachine& machine) {
   std::vector<std::string> portrait = {
-      absl::StrCat("[", machine.shard().range().begin, ", ",
-                   machine.shard().range().end, ") version ",
-                   machine.shard().version(), " complete clock ",
-                   machine.complete_clock(), " min clock ",
-                   machine.participants().MinClock()),
+      absl::StrCat(
+          "[", machine.shard().range().begin, ", ", machine.shard().range().end,
+          ") version ", machine.shard().version(), " complete clock ",
+          machine.complete_clock(), " min clock ",
+          machine.participants().MinClock(), " rms ",
+          absl::Hex(absl::bit_cast<uint64_t>(machine.running_rms().mean())),
+          " of ", machine.running_rms().count()),
       BytesOf(machine.shard().values())};
   for (const Payload& slot : machine.shard().slots())
     portrait.push_back(BytesOf(slot));
   for (const HeldGradient& held : machine.Snapshot().held) {
-    portrait.push_back(absl::StrCat("held ", static_cast<int>(held.who.rank),
-                                    ".", held.who.incarnation, " ",
-                                    BytesOf(held.gradient)));
+    portrait.push_back(absl::StrCat(
+        "held ", static_cast<int>(held.who.rank), ".", held.who.incarnation,
+        " rms ", absl::Hex(absl::bit_cast<uint64_t>(held.rms)), " ",
+        BytesOf(held.gradient)));
   }
   for (const Participant& p : machine.participants()) {
     portrait.push_back(absl::StrCat(
@@ -116,6 +120,7 @@ ShardCore::Effects ShardCoreTest::Start(absl::string_view mode, int workers) {
                                    .delays = delays_,
                                    .stored = stored_,
                                    .nonfinite = nonfinite_,
+                                   .gradient_bound = bound_,
                                    .memory = memory_},
                 config::LearningRateSchedule());
   view_.set_number(2);

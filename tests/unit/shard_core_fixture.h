@@ -87,6 +87,7 @@ class ShardCoreTest : public ::testing::Test {
   config::Optimizer optimizer_ = Sgd();
   config::Sync stale_;
   config::Train::Nonfinite nonfinite_ = config::Train::SKIP;
+  GradientBound bound_;
   // Of a job that has these in place of a mode.
   std::shared_ptr<const DelaySource> delays_;
   // Of a job that goes on from a checkpoint, and where its founders begin, by

@@ -64,9 +64,9 @@ struct Cutting {
   }
   // The value at the cut, if it is complete.
   std::optional<float> Value() {
-    const Shard* const shard = cut.Complete(live);
-    if (shard == nullptr) return std::nullopt;
-    return First(shard->values());
+    const ShardMachine* const machine = cut.Complete(live);
+    if (machine == nullptr) return std::nullopt;
+    return First(machine->shard().values());
   }
 
   ShardMachine live;
@@ -84,7 +84,7 @@ TEST(ShardCutTest, WhatComesAfterItIsInTheLiveShardAlone) {
   EXPECT_EQ(shard.Value(), std::nullopt);
   ASSERT_TRUE(shard.Do(Applied(1, 1, 8)).ok());
   EXPECT_EQ(shard.Value(), -(2 + 4 + 6 + 8) / 2);
-  EXPECT_EQ(shard.cut.Complete(shard.live)->version(), 4u);
+  EXPECT_EQ(shard.cut.Complete(shard.live)->shard().version(), 4u);
   EXPECT_EQ(ValueOf(shard.live), -(2 + 4 + 100 + 6 + 8) / 2);
 }
 
@@ -95,7 +95,7 @@ TEST(ShardCutTest, WithHeldGradientsTheLiveShardIsTheCuts) {
   ASSERT_TRUE(shard.Do(Held(0, 0, 4)).ok());
   EXPECT_EQ(shard.Value(), -3);
   EXPECT_FALSE(shard.cut.copied());
-  EXPECT_EQ(shard.cut.Complete(shard.live), &shard.live.shard());
+  EXPECT_EQ(shard.cut.Complete(shard.live), &shard.live);
 }
 
 TEST(ShardCutTest, InBackupALateGradientIsNothingBeforeTheCut) {
@@ -310,7 +310,7 @@ struct History {
   // The cut is there at the right moment, with the right bits.
   void Look() {
     if (!cut.has_value()) return;
-    const Shard* const shard = cut->Complete(live);
+    const ShardMachine* const machine = cut->Complete(live);
     bool complete = true;
     if (uniform) {
       complete = twin.complete_clock() >= limit;
@@ -318,8 +318,9 @@ struct History {
       for (const auto& [rank, of_rank] : clocks)
         complete &= of_rank.second >= LimitOf(of_rank.first);
     }
-    ASSERT_EQ(shard != nullptr, complete);
+    ASSERT_EQ(machine != nullptr, complete);
     if (!complete) return;
+    const Shard* const shard = &machine->shard();
     copied = cut->copied();
     state = PortraitOf(*shard);
     kept = shard->values();

@@ -93,6 +93,67 @@ TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
   EXPECT_THAT(shard.held(), IsEmpty());
 }
 
+GradientRecord Measured(GradientRecord record, double rms) {
+  record.rms = rms;
+  return record;
+}
+
+TEST(ShardMachineTest, TheRunningSizeIsThatOfWhatWasApplied) {
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
+  Do(shard, Measured(Applied(0, 0, 3), 2));
+  Do(shard, Applied(0, 1, 3));  // Not measured.
+  Do(shard, Measured(Applied(1, 0, 3), 5));
+  EXPECT_EQ(shard.running_rms(), RunningRms(3.5, 2));
+  Do(shard, UpdateRecord{.ranks = {Rank{0}, Rank{1}},
+                         .gradients = {Floats(1, kMachineElements),
+                                       Floats(1, kMachineElements)},
+                         .rms = {5, 8}});
+  EXPECT_EQ(shard.running_rms(), RunningRms(5, 4));
+  const ShardMachine copy(shard.rule(), shard.shard().range(),
+                          shard.Snapshot());
+  EXPECT_EQ(copy.running_rms(), shard.running_rms());
+}
+
+// What is known of clock c must not depend on the order in which its gradients
+// come, so it is what the clocks before it say.
+TEST(ShardMachineTest, HeldSizesCountOnceTheirClockIsCompleteByRank) {
+  std::vector<std::string> portraits;
+  for (const auto& order : {std::vector<int>{0, 1, 2}, {2, 0, 1}}) {
+    ShardMachine shard = NewMachine(kPlainSgd, 3);
+    for (const int rank : order) {
+      EXPECT_EQ(shard.running_rms(), RunningRms());
+      Do(shard, Measured(Held(rank, 0, 1), 0.1 + rank / 3.0));
+    }
+    EXPECT_EQ(shard.running_rms().count(), 3u);
+    portraits.push_back(EncodeSnapshot(shard.Snapshot()).ShortDebugString());
+  }
+  EXPECT_EQ(portraits[0], portraits[1]);
+}
+
+TEST(ShardMachineTest, BothPartsHaveTheRunningSizeOfTheWhole) {
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
+  Do(shard, Measured(Held(0, 0, 3), 2));
+  Do(shard, Measured(Held(1, 0, 3), 4));
+  Do(shard, Measured(Held(0, 1, 3), 6));
+  const ShardOutcome outcome =
+      Do(shard, SplitRecord{.at = 4, .part = ShardId{9}});
+  ASSERT_TRUE(outcome.part.has_value());
+  ShardMachine part = *outcome.part;
+  for (ShardMachine* const each : {&shard, &part}) {
+    EXPECT_EQ(each->running_rms(), RunningRms(3, 2));
+    EXPECT_EQ(each->held().at(0).rms, 6);
+  }
+}
+
+TEST(ShardMachineTest, AnInstallationForgetsTheRunningSize) {
+  ShardMachine shard = NewMachine(kPlainSgd, 1);
+  Do(shard, Measured(Applied(0, 0, 3), 2));
+  Do(shard,
+     InstallRecord{
+         .who = Life(0), .clock = 5, .values = Floats(1, kMachineElements)});
+  EXPECT_EQ(shard.running_rms(), RunningRms());
+}
+
 TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
   ShardMachine shard = NewMachine(kPlainSgd, 3);
   GradientRecord gradient = Held(2, 0, 3);
@@ -138,6 +199,8 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
                     .sum = {},
                     .spare = spare,
                     .options = {.rate_factor = 0.5 + *of_clock.begin()}};
+      const bool measured = rng.Chance(0.5);
+      std::map<int, double> sizes;
       std::map<int, Payload> gradients;
       ShardOutcome last;
       for (const int rank : ranks) {
@@ -149,6 +212,7 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
                       sizeof(float));
         }
         gradients[rank] = record.gradient;
+        if (measured) record.rms = sizes[rank] = rng.Uniform();
         Do(each, record);
         last = Must(adding.Apply(record, {.memory = heap, .sums = true}));
       }
@@ -156,6 +220,7 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
       for (const auto& [rank, gradient] : gradients) {
         sum.who.push_back(Life(rank));
         in_order.push_back(gradient);
+        if (measured) sum.rms.push_back(sizes.at(rank));
       }
       sum.sum = SumOf(in_order);
       ASSERT_EQ(Portrait(adding), Portrait(each));
@@ -363,6 +428,13 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
       {"a gradient of another size", small},
       {"an advance of a stranger", AdvanceRecord{.who = {Rank{0}, 99}}},
       {"an advance backwards", AdvanceRecord{.who = Life(0), .clock = 1}},
+      {"sizes of some gradients of a sum",
+       SumRecord{.clock = 1,
+                 .who = {Life(0), Life(1), Life(2)},
+                 .sum = tensor,
+                 .rms = {1, 2}}},
+      {"sizes of some gradients of an update",
+       UpdateRecord{.ranks = {Rank{0}}, .gradients = {tensor}, .rms = {1, 2}}},
       {"a sum of nobody", SumRecord{.clock = 1, .who = {}, .sum = tensor}},
       {"a sum of a stranger",
        SumRecord{.clock = 1, .who = {Life(1), Life(2)}, .sum = tensor}},

@@ -44,6 +44,7 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
                            .seed = 1,
                            .feed = feed_,
                            .stale = StaleOf(stale_),
+                           .gradient_bound = bound_,
                            .waiting_max = waiting_max_,
                            .waiting_bytes_max = waiting_bytes_max_,
                            .waiting_bytes_max_all = waiting_bytes_max_all_},

@@ -95,6 +95,7 @@ class ShardMoveTest : public ::testing::Test {
   size_t waiting_bytes_max_ = 1 << 20;
   size_t waiting_bytes_max_all_ = 1 << 20;
   config::Sync stale_;
+  GradientBound bound_;
   absl::Time now_ = absl::UnixEpoch();
   wire::View view_;
   std::optional<ShardCore> cores_[2];

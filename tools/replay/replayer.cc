@@ -70,6 +70,9 @@ Replayer::Replayer(const config::ClusterConfig& config, DelayTrace trace,
       data_(*data),
       model_(*model),
       callbacks_(std::move(callbacks)),
+      bound_(config.train().has_gradient_bound()
+                 ? GradientBound(config.train().gradient_bound())
+                 : GradientBound()),
       update_rule_(std::move(rule)),
       memory_(config.data().batch_size(), *data->train) {}
 
@@ -127,6 +130,7 @@ absl::Status Replayer::Prepare() {
                          static_cast<uint64_t>(config_.train().seed()),
                          update_rule_.optimizer);
     rules_.push_back(rules.For(table.name()));
+    running_rms_.emplace_back();
   }
   memories_.resize(count);
   done_.resize(count, 0);
@@ -293,6 +297,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   const bool mean = trace_.IsMean(update);
   double rate_factor = 1;
   std::vector<Payload> gradients;
+  std::vector<double> sizes;
   for (const int32_t rank : update.ranks) {
     SL_RETURN_IF_ERROR(Compute(rank, update.clock));
     Step& step = steps_[StepId(rank, update.clock)];
@@ -300,8 +305,13 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
         static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
+    // As pushed, and by the turns before, as in a shard.
+    const double size =
+        bound_.Measure(gradient.data(), static_cast<size_t>(range.elements()))
+            .value_or(0);
+    const bool oversized = bound_.Judge(size, running_rms_[index]).has_value();
     bool drop = false;
-    if (!mean) {
+    if (!mean && !oversized) {
       StaleRule::Verdict verdict = rules_[index].Judge(
           {.gradient = gradient.data(),
            .elements = static_cast<size_t>(range.elements()),
@@ -315,9 +325,20 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
       rate_factor = verdict.rate_factor;
       if (!verdict.gradient.empty()) gradient = std::move(verdict.gradient);
     }
-    if (drop) {
+    if (oversized) {
+      if (bound_.stops()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the gradient of rank ", rank, " for ",
+            view_->ShardName(range.shard), " at clock ", update.clock,
+            " has the root mean square ", size,
+            ", above train.gradient_bound; raise the bound, or skip such "
+            "gradients with policy: SKIP"));
+      }
+      ++oversized_;
+    } else if (drop) {
       ++dropped_;
     } else {
+      sizes.push_back(size);
       CountMissed(missed, mean ? 1 : update.workers, &stats_);
       gradients.push_back(std::move(gradient));
     }
@@ -326,10 +347,13 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     if (--step.uses == 0) step.gradients.clear();
   }
   if (gradients.empty()) return absl::OkStatus();
+  for (const double size : sizes) running_rms_[index].Add(size);
   const bool compare = rules_[index].NeedsUpdates();
   const Payload before = compare ? shard.values() : Payload();
   PayloadMemory heap;
-  ApplyMean(shard, update_rule_.optimizer, gradients, update.workers,
+  const int workers =
+      mean ? static_cast<int>(gradients.size()) : update.workers;
+  ApplyMean(shard, update_rule_.optimizer, gradients, workers,
             update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
             heap);
   if (compare) {
@@ -404,6 +428,7 @@ void Replayer::PutSummary(run::Summary* summary) const {
   summary->set_servers(1);
   PutStaleness(stats_, summary);
   summary->set_dropped(dropped_);
+  summary->set_oversized(static_cast<uint64_t>(oversized_));
 }
 
 run::Summary Replayer::SummaryOfFailure(const absl::Status& why) const {

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/compress/gradient_compressor.h"
 #include "common/delays/delay_trace.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
 #include "common/view/shard_map.h"
@@ -112,6 +113,7 @@ class Replayer {
   const DataSplit& data_;
   Model& model_;
   const Callbacks callbacks_;
+  const GradientBound bound_;
   const UpdateRule update_rule_;  // Of all tables: built-in models have one.
   std::shared_ptr<const View> view_;
   std::vector<Sampler> samplers_;                // By rank,
@@ -121,7 +123,8 @@ class Replayer {
   Clock clocks_ = 0;  // Of the trace.
 
   std::vector<Shard> shards_;
-  std::vector<StaleRule> rules_;  // By shard, as the next two.
+  std::vector<RunningRms> running_rms_;  // By shard, as the next three.
+  std::vector<StaleRule> rules_;
   std::vector<StaleRule::Memory> memories_;
   std::vector<size_t> done_;  // Updates.
   std::vector<Step> steps_;   // By StepId().
@@ -139,6 +142,7 @@ class Replayer {
   std::vector<LossWindow> losses_;
   run::ServerStats stats_;  // Staleness.
   int64_t dropped_ = 0;
+  int64_t oversized_ = 0;
   std::string stopped_;
   std::optional<std::pair<int32_t, Clock>> diverged_;  // Rank and step.
   std::optional<double> last_loss_;  // Of the last TRAIN record.

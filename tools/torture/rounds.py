@@ -657,13 +657,13 @@ class Round:
                          f"{summary['steps']} of {self.steps} steps")
         if not (self.out / "model.safetensors").exists():
             raise Failed("there is no model.safetensors")
-        sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite")]
+        sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite", "oversized")]
         # Of a server that has died what it said last counts, and then it may have held a gradient
         # of each worker for each shard.
         unsure = self.servers_lost * self.shards * self.workers_most
         if abs(summary["pushes"] - sum(sums)) > unsure:
             raise Failed(f"pushes {summary['pushes']} are not applied + held + dropped + nonfinite "
-                         f"= {' + '.join(map(str, sums))}")
+                         f"+ oversized = {' + '.join(map(str, sums))}")
         partial = ([p.name for p in self.root.iterdir() if p.name.startswith(".partial-")]
                    if self.root.is_dir() else [])
         if partial:

@@ -1,11 +1,14 @@
 #include "worker/conditions/conditions_config.h"
 
+#include <cmath>
+
 #include "common/config/bounds.h"
 
 namespace slackline {
 namespace {
 
 constexpr int kLatencyMsMax = 1000;
+constexpr double kScaleMax = 1e30;
 
 void CheckRandom(const config::RandomSlowdown& random,
                  const ConfigProblems& problems) {
@@ -83,6 +86,27 @@ void CheckLink(const config::Link& link, bool nccl,
   }
 }
 
+void CheckScale(const config::Conditions& conditions,
+                const ConfigProblems& problems) {
+  if (!conditions.has_scaled_by()) {
+    if (conditions.scaled_at_step_size() > 0) {
+      problems.Add("scaled_by",
+                   "is missing; how many times larger the gradients of "
+                   "scaled_at_step are, as in scaled_by: 1000");
+    }
+    return;
+  }
+  if (conditions.scaled_at_step_size() == 0) {
+    problems.Add("scaled_by",
+                 "is set without scaled_at_step; say in which steps, as in "
+                 "scaled_at_step: 40, or leave it out");
+  }
+  const double scale = conditions.scaled_by();
+  problems.Require(std::abs(scale) <= kScaleMax && scale != 0, "scaled_by",
+                   scale,
+                   absl::StrCat("not 0, and -", kScaleMax, " to ", kScaleMax));
+}
+
 }  // namespace
 
 void CheckConditions(const config::Conditions& conditions,
@@ -110,6 +134,15 @@ void CheckConditions(const config::Conditions& conditions,
   }
   if (conditions.has_stall_at_step()) {
     problems.Range("stall_at_step", conditions.stall_at_step(), 0, kStepsMax);
+  }
+  for (int i = 0; i < conditions.scaled_at_step_size(); ++i) {
+    problems.Range(absl::StrCat("scaled_at_step[", i, "]"),
+                   conditions.scaled_at_step(i), 0, kStepsMax);
+  }
+  CheckScale(conditions, problems);
+  if (context.cuda && conditions.scaled_at_step_size() > 0) {
+    problems.Add("scaled_at_step",
+                 "is set for workers on GPUs; it works with device: CPU only");
   }
   if (context.cuda && conditions.nonfinite_at_step_size() > 0) {
     problems.Add("nonfinite_at_step",

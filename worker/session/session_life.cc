@@ -177,6 +177,11 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
       HasBadGradient(parts.self.conditions, step->clock)) {
     gradient = WithNan(gradient);
   }
+  if (const std::optional<float> scale =
+          ScaleOf(parts.self.conditions, step->clock);
+      scale.has_value() && !step->on_device) {
+    gradient = Scaled(gradient, *scale);
+  }
   SL_RETURN_IF_ERROR(
       step->by_all_reduce
           ? replica->Add(*group, TableId{table}, gradient, options)

@@ -704,8 +704,8 @@ absl::Status ZmqListener::ReceiveConnections() {
         break;
       // The end of the connection follows at once.
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        why_ends_ =
-            TakeProtocolFailure(event->value, keys_ != nullptr, &counts_.refused);
+        why_ends_ = TakeProtocolFailure(event->value, keys_ != nullptr,
+                                        &counts_.refused);
         break;
       // Who has no key ends the connection when he sees that he needs one; who
       // only looks whether somebody listens does, too; who says nothing is
