@@ -97,6 +97,9 @@ add_custom_target(slackline_product)
 add_dependencies(slackline_product ${programs} ${client_targets} slackline_python slackline_report)
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 slackline_install_report(${CMAKE_INSTALL_BINDIR} programs)
+# What Prometheus and Grafana are given.
+install(FILES ${CMAKE_SOURCE_DIR}/tools/watch/alerts.yml ${CMAKE_SOURCE_DIR}/tools/watch/board.json
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline/watch COMPONENT programs)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline COMPONENT programs)

@@ -56,7 +56,7 @@ for argument in "$@"; do
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
     # The tests start daemons of their own.
-    --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
+    --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge prometheus) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
