@@ -28,6 +28,8 @@ std::string CoordinatorEndpoint() {
 std::optional<KeySource> KeysOf(const PushPullSetup& setup, Role role) {
   if (!setup.keys) return std::nullopt;
   return KeySource{
+      .file = "",  // They do not change.
+      .job = kJob,
       .role = role,
       .plan = {.first = CredentialsOf(Secret(Secret::Bytes{1}), role)}};
 }
