@@ -203,8 +203,10 @@ absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path) {
 }
 
 std::string KeyFileMark(const std::string& path) {
+  // Network file systems say anew of a file that is opened how it is.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};
-  if (path.empty() || stat(path.c_str(), &about) != 0) return "";
+  if (file.get() < 0 || fstat(file.get(), &about) != 0) return "";
   return absl::StrCat(about.st_dev, " ", about.st_ino, " ", about.st_size, " ",
                       about.st_mode, " ", about.st_mtim.tv_sec, " ",
                       about.st_mtim.tv_nsec);

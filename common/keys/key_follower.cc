@@ -29,21 +29,21 @@ KeyFollower::KeyFollower(const KeySource& source, Say say)
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::make_unique<std::thread>(&KeyFollower::Run, this);
+  waiting_->thread = std::thread(&KeyFollower::Run, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 KeyFollower::~KeyFollower() {
   if (getpid() != process_) {
-    (void)thread_.release();  // It is not here.
+    (void)waiting_.release();
     return;
   }
   {
-    const MutexLock lock(mutex_);
-    ends_ = true;
+    const MutexLock lock(waiting_->mutex);
+    waiting_->ends = true;
   }
-  wake_.notify_all();
-  thread_->join();
+  waiting_->wake.notify_all();
+  waiting_->thread.join();
 }
 
 void KeyFollower::Run() {
@@ -58,9 +58,9 @@ void KeyFollower::Run() {
     }
     const absl::Duration wait =
         std::clamp(keys_->NextFrom() - now, absl::ZeroDuration(), kLookEvery);
-    MutexLock lock(mutex_);
-    if (!ends_) lock.WaitUntil(wake_, SteadyDeadline(wait));
-    if (ends_) return;
+    MutexLock lock(waiting_->mutex);
+    if (!waiting_->ends) lock.WaitUntil(waiting_->wake, SteadyDeadline(wait));
+    if (waiting_->ends) return;
   }
 }
 

@@ -52,10 +52,15 @@ class KeyFollower {
   std::string seen_;
   std::string said_;
   absl::Time said_from_;
-  Mutex mutex_;
-  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  std::condition_variable wake_;
-  std::unique_ptr<std::thread> thread_;
+  // What the thread waits at. A child of the process leaves it as it is: there
+  // the thread waits for ever.
+  struct Waiting {
+    Mutex mutex;
+    bool ends ABSL_GUARDED_BY(mutex) = false;
+    std::condition_variable wake;
+    std::thread thread;
+  };
+  std::unique_ptr<Waiting> waiting_ = std::make_unique<Waiting>();
 };
 
 }  // namespace slackline

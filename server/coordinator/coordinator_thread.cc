@@ -199,7 +199,11 @@ void CoordinatorThread::StopSaving() {
 
 void CoordinatorThread::Run() {
   Lead();
-  if (options_.watch) options_.watch(nullptr);
+  if (!options_.watch) return;
+  // Another one tells how a job stands that goes on.
+  if (abandoned_.load() || failed_.load()) return options_.watch(nullptr);
+  next_watch_ = absl::InfinitePast();
+  TellWatch();
 }
 
 void CoordinatorThread::Lead() {
@@ -241,8 +245,10 @@ void CoordinatorThread::Lead() {
 
 void CoordinatorThread::TellWatch() {
   const absl::Time now = options_.time.Now();
-  if (!options_.watch || now < next_watch_) return;
+  if (!options_.watch || (now < next_watch_ && core_.state() == watched_))
+    return;
   next_watch_ = now + kWatchEvery;
+  watched_ = core_.state();
   options_.watch(std::make_shared<const wire::StatusReply>(core_.Status(now)));
 }
 

@@ -51,8 +51,9 @@ class CoordinatorThread {
     // A summary that cannot be written is tried again for so long, and the disk
     // of checkpoints is waited for.
     absl::Duration save_timeout = absl::Minutes(10);
-    // Gets how the job stands about once a second, from the coordinator's
-    // thread, and nullptr when this coordinator ends. Empty: nobody wants it.
+    // Gets how the job stands about once a second and when its state changes,
+    // from the coordinator's thread, and nullptr when another coordinator goes
+    // on with it. Empty: nobody wants it.
     std::function<void(std::shared_ptr<const wire::StatusReply>)> watch = {};
   };
   // Where the state is kept, and what the coordinator before has left there.
@@ -134,6 +135,7 @@ class CoordinatorThread {
   CoordinatorCore::Effects recovered_;  // To be performed first.
   absl::Status failure_;                // Written before failed_ is.
   absl::Time next_watch_ = absl::InfinitePast();
+  wire::JobState watched_ = wire::JOB_STATE_UNSPECIFIED;  // As told last.
   std::atomic<bool> failed_{false};
   std::unique_ptr<CheckpointThread> checkpoints_;  // nullptr: none can be.
   std::thread thread_;

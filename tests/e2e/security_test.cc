@@ -201,8 +201,9 @@ TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
   Target target = StartTarget();
   ASSERT_NE(target.run, nullptr);
   const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
-  Attack(target.status, target.coordinator,
-         Must(KeyPlanFrom(key, target.config.job(), Role::kWorker, "it")).first);
+  Attack(
+      target.status, target.coordinator,
+      Must(KeyPlanFrom(key, target.config.job(), Role::kWorker, "it")).first);
   ExpectUnchanged(&target);
   EXPECT_GT(ReadJson(Path("run/summary.json"))["refused"]["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
@@ -375,6 +376,9 @@ TEST_F(SecurityTest, AKeyIsExchangedWhileTheJobRuns) {
   EXPECT_THAT(run->Output(), HasSubstr("the key of the job is exchanged"));
   EXPECT_EQ(ReadText(Path("run/model.safetensors")),
             ReadText(Path("alone/model.safetensors")));
+  // Shard threads go on telling what they count.
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["pushes"],
+            ReadJson(Path("alone/summary.json"))["pushes"]);
 }
 
 // A process that begins afterwards belongs to the job, and a group that forms
@@ -391,6 +395,12 @@ TEST_F(SecurityTest, AJobWhoseKeyWasExchangedGoesOnAsAnyOther) {
   ASSERT_TRUE(status.has_value()) << run->Output();
   Tool("rotate", {"keys", "rotate", "--key", user, "--in", "5s"});
   AwaitExchange();
+  // A key that has nothing to do with this one is none of the job's.
+  Tool("force", {"keys", "init", "--key", user, "--force"});
+  EXPECT_TRUE(WaitUntil(kPromptly, [&] {
+    return run->Output().find("does not say from when on it counts") !=
+           std::string::npos;
+  })) << run->Output();
   SignalProcess(WorkerPid(*status, 1), SIGKILL);
   EXPECT_TRUE(AwaitStatus(cluster, kJobMax,
                           [&](const auto& now) {

@@ -384,6 +384,7 @@ TEST_F(ExchangeTest, ConnectionsGoOnWithTheNewKeysAndTheOldOnesOpenNothing) {
   for (const auto& channel : channels)
     EXPECT_TRUE(IsServed(*channel, kDeadline));
   EXPECT_TRUE(IsServed(*late_channel, kDeadline));
+  EXPECT_TRUE(IsServed(*thread, kDeadline));
 
   // Servers first, then workers, as clocks differ.
   EXPECT_TRUE(server_->Advance(kFrom));
@@ -392,7 +393,9 @@ TEST_F(ExchangeTest, ConnectionsGoOnWithTheNewKeysAndTheOldOnesOpenNothing) {
   EXPECT_TRUE(follows->Advance(kFrom));
   for (const auto& channel : channels)
     EXPECT_TRUE(IsServed(*channel, kDeadline));
-  EXPECT_TRUE(IsServed(*thread, kDeadline)) << "it has no key";
+  // It has no key, and can be spoken to without having said anything since.
+  Must(listener_->Send({PeerId::Kind::kShardThread, 0, 1}, Probe(1)));
+  EXPECT_TRUE(IsServed(*thread, kDeadline));
 
   // Neither the connection that there is, nor a new one.
   EXPECT_FALSE(IsServed(*late_channel, kMoment));

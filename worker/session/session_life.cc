@@ -656,6 +656,10 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   DropGroup(absl::CancelledError("the group of workers has changed"));
   store.SetGroup(action.group);
   group_number = action.group;
+  const auto ring = [this] {
+    return options.ring ? options.ring() : std::nullopt;
+  };
+  const std::optional<Secret> key = ring();
   GroupOptions group_options = {
       .rank = Rank{action.self},
       .world_size = static_cast<int32_t>(action.ranks.size()),
@@ -666,10 +670,14 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
       .connect_timeout = GroupWaitMax(),
       .timeout = GroupWaitMax(),
       .link = SlowestLink(options.config),
-      .key = options.ring ? options.ring() : std::nullopt,
+      .key = key,
       .keep_trying =
           [&] {
             SL_RETURN_IF_ERROR(loop.ending());
+            if (key.has_value() && ring()->bytes() != key->bytes()) {
+              return absl::CancelledError(
+                  "the keys of the job were exchanged meanwhile");
+            }
             if (loop.view()->proto().group() == action.group)
               return absl::OkStatus();
             return absl::CancelledError("the group has changed");

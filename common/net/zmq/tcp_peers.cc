@@ -88,6 +88,11 @@ void TcpPeers::OnReceived(int descriptor, int64_t bytes) {
 void TcpPeers::Look(absl::Time now) {
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;
+  if (now < silent_ends_until_) {
+    std::erase_if(peers_, [](const auto& entry) {
+      return CookieOf(entry.first) != entry.second.cookie;
+    });
+  }
   for (auto& [descriptor, peer] : peers_) {
     const std::optional<Traffic> traffic = TrafficOf(descriptor);
     if (!traffic.has_value()) continue;

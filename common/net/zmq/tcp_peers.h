@@ -40,6 +40,12 @@ class TcpPeers {
   // A message of so many bytes, as sent, came from it.
   void OnReceived(int descriptor, int64_t bytes);
 
+  // Connections end from now on without OnEnded(), for a while: the listener
+  // has bound anew.
+  void ExpectSilentEnds(absl::Time now) {
+    silent_ends_until_ = now + absl::Seconds(30);
+  }
+
   bool empty() const { return peers_.empty(); }
   // Ends connections that have too much unread; if it is time to look.
   void Look(absl::Time now);
@@ -61,6 +67,7 @@ class TcpPeers {
   const Options options_;
   std::unordered_map<int, Peer> peers_;  // By descriptor.
   absl::Time next_look_ = absl::InfinitePast();
+  absl::Time silent_ends_until_ = absl::InfinitePast();
   int64_t ended_count_ = 0;
   std::string last_ended_;
 };

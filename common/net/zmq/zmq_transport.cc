@@ -48,9 +48,20 @@ constexpr absl::Duration kDroppedAtOnce = absl::Seconds(5);
 constexpr absl::Duration kBindAgainMax = absl::Seconds(2);
 // A thread that waits sees within this time that its keys were exchanged.
 constexpr absl::Duration kLookAtKeysEvery = absl::Seconds(1);
+// So long after an exchange of keys, who still says something on a connection
+// of before is on his way to the new ones.
+constexpr absl::Duration kLateMax = absl::Seconds(10);
 constexpr char kWithin[] = "inproc://";
 // As many as ZeroMQ allows.
 constexpr int kSocketsMax = 65535;
+
+// How long a thread may wait that has to see when its keys are exchanged.
+absl::Duration NextLookAt(const LiveKeys& keys) {
+  const absl::Time next = keys.NextFrom();
+  if (next == absl::InfiniteFuture()) return kLookAtKeysEvery;
+  return std::clamp(next - absl::Now(), absl::Milliseconds(1),
+                    kLookAtKeysEvery);
+}
 
 absl::Time MonotonicNow() {
   return absl::UnixEpoch() +
@@ -551,7 +562,7 @@ class ZmqListener : public Listener {
   void SendError(const zmq::message_t& to, const std::string& error);
   // Where to reach a peer. Null if it is unknown.
   const std::string* RouteTo(const PeerId& peer) const;
-  void Learn(const PeerId& peer, const std::string& routing_id);
+  void Learn(const PeerId& peer, const std::string& routing_id, bool within);
   void Forget(const PeerId& peer);
   // Takes in which connections have begun and ended.
   absl::Status ReceiveConnections();
@@ -568,6 +579,7 @@ class ZmqListener : public Listener {
   zmq::context_t& context_;
   const std::shared_ptr<const LiveKeys> keys_;
   int64_t generation_ = 0;  // Of the keys that socket_ has.
+  absl::Time followed_at_ = absl::InfinitePast();  // They were exchanged then.
   const KeyCheck* const key_check_;
   std::vector<std::string> bound_;  // With keys: where it listens.
   const std::string domain_;  // Of this listener's peers, to the key check.
@@ -580,8 +592,12 @@ class ZmqListener : public Listener {
   TcpPeers tcp_peers_;
   ChannelCounts counts_;
   // In two generations: once the first is full it becomes the second.
-  std::map<PeerId, std::string> routes_;
-  std::map<PeerId, std::string> older_routes_;
+  struct Route {
+    std::string id;
+    bool within = false;  // The process: it needs no key.
+  };
+  std::map<PeerId, Route> routes_;
+  std::map<PeerId, Route> older_routes_;
 };
 
 ZmqListener::ZmqListener(zmq::context_t& context, const std::string& suffix,
@@ -650,12 +666,16 @@ absl::Status ZmqListener::FollowKeys() {
     return absl::OkStatus();
   const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
   generation_ = held->generation;
+  followed_at_ = MonotonicNow();
+  tcp_peers_.ExpectSilentEnds(followed_at_);
   // Nothing is sent any more to who has shown an old key only.
-  routes_.clear();
-  older_routes_.clear();
-  socket_.ListenWith(held->credentials);
+  for (auto* const routes : {&routes_, &older_routes_}) {
+    std::erase_if(*routes,
+                  [](const auto& route) { return !route.second.within; });
+  }
   for (const std::string& endpoint : bound_) {
     try {
+      socket_.ListenWith(held->credentials);
       socket_.raw().unbind(endpoint);
     } catch (const zmq::error_t& error) {
       return CallFailed(absl::StrCat("give up ", endpoint), "", error);
@@ -686,7 +706,7 @@ absl::StatusOr<absl::Duration> ZmqListener::WaitMax() {
   SL_RETURN_IF_ERROR(FollowKeys());
   if (monitor_.has_value()) SL_RETURN_IF_ERROR(ReceiveConnections());
   SL_ASSIGN_OR_RETURN(absl::Duration may_wait, socket_.WaitMax());
-  if (keys_ != nullptr) may_wait = std::min(may_wait, kLookAtKeysEvery);
+  if (keys_ != nullptr) may_wait = std::min(may_wait, NextLookAt(*keys_));
   if (tcp_peers_.empty()) return may_wait;
   const absl::Time now = MonotonicNow();
   tcp_peers_.Look(now);
@@ -823,9 +843,12 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
       bool told = true;
       const std::string refused = WhyRefused(id, incoming, &told);
       if (refused.empty()) {
-        Learn(incoming.from, text);
+        Learn(incoming.from, text,
+              /*within=*/zmq_msg_get(id.handle(), ZMQ_SRCFD) < 0);
         return incoming;
       }
+      // Nor is it a refusal for a while that he is late.
+      if (!told && MonotonicNow() - followed_at_ < kLateMax) continue;
       counts_.refused.set_not_allowed(counts_.refused.not_allowed() + 1);
       counts_.last_refused =
           absl::StrCat(incoming.from.ToString(), ": ", refused);
@@ -841,22 +864,24 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
 const std::string* ZmqListener::RouteTo(const PeerId& peer) const {
   for (const auto* const routes : {&routes_, &older_routes_}) {
     const auto route = routes->find(peer);
-    if (route != routes->end()) return &route->second;
+    if (route != routes->end()) return &route->second.id;
   }
   return nullptr;
 }
 
-void ZmqListener::Learn(const PeerId& peer, const std::string& routing_id) {
+void ZmqListener::Learn(const PeerId& peer, const std::string& routing_id,
+                        bool within) {
   const auto known = routes_.find(peer);
   if (known != routes_.end()) {
-    if (known->second != routing_id) known->second = routing_id;
+    known->second.within = within;
+    if (known->second.id != routing_id) known->second.id = routing_id;
     return;
   }
   if (routes_.size() >= static_cast<size_t>(socket_.options().peers_max)) {
     older_routes_ = std::move(routes_);
     routes_.clear();
   }
-  routes_[peer] = routing_id;
+  routes_[peer] = {.id = routing_id, .within = within};
 }
 
 void ZmqListener::Forget(const PeerId& peer) {
@@ -1005,7 +1030,7 @@ absl::Status ZmqChannel::FollowKeys() {
 absl::StatusOr<absl::Duration> ZmqChannel::WaitMax() {
   SL_RETURN_IF_ERROR(FollowKeys());
   SL_ASSIGN_OR_RETURN(absl::Duration may_wait, socket_.WaitMax());
-  if (keys_ != nullptr) may_wait = std::min(may_wait, kLookAtKeysEvery);
+  if (keys_ != nullptr) may_wait = std::min(may_wait, NextLookAt(*keys_));
   if (!monitor_.has_value()) return may_wait;
   SL_ASSIGN_OR_RETURN(const absl::Duration of_monitor,
                       monitor_->socket().WaitMax());

@@ -323,7 +323,7 @@ class Agent {
 
   // They go with this agent: the folder is of this host alone.
   absl::Status TakeKeys(const agent::Keys& keys) {
-    std::vector<TemporaryKeyFile> files;
+    // Those before them are replaced, and removed by nobody.
     const auto take = [&](const char* name,
                           const std::string& text) -> absl::Status {
       if (text.empty()) return absl::OkStatus();
@@ -331,14 +331,11 @@ class Agent {
       SL_ASSIGN_OR_RETURN(
           TemporaryKeyFile file,
           TemporaryKeyFile::Write(absl::StrCat(run_folder_, "/", name), key));
-      files.push_back(std::move(file));
+      key_files_.push_back(std::move(file));
       return absl::OkStatus();
     };
     SL_RETURN_IF_ERROR(take(kJobKeyName, keys.job_key()));
-    SL_RETURN_IF_ERROR(take(kWorkerKeyName, keys.worker_key()));
-    // Those before them have been replaced.
-    key_files_.swap(files);
-    return absl::OkStatus();
+    return take(kWorkerKeyName, keys.worker_key());
   }
 
   void ExchangeKeys(const agent::Keys& keys) {

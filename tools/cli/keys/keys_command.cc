@@ -1,5 +1,7 @@
 #include "tools/cli/keys/keys_command.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +72,11 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
 }
 
 absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
-  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.file));
+  SL_ASSIGN_OR_RETURN(std::string file, FileOf(options.file));
+  // Behind a link, so that all who share the file see it.
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::canonical(file, error);
+  if (!error) file = target.string();
   absl::Duration in;
   if (!absl::ParseDuration(options.in, &in) || in < kRotateInMin ||
       in > kRotateInMax) {

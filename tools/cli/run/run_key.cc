@@ -17,16 +17,17 @@ constexpr char kTheKey[] = "the key of the job";
 absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
     const config::ClusterConfig& config, const KeyPlace& place,
     const std::string& out_dir) {
+  std::unique_ptr<RunKey> made(new RunKey());
+  // Before it is read: what changes then is seen.
+  made->mark_ = KeyFileMark(place.given.empty() ? place.own : place.given);
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
                       MakeKeyOfRun(config, place));
-  std::unique_ptr<RunKey> made(new RunKey());
   if (!key.has_value()) return made;
   made->job_ = config.job();
   made->note_ = key->note;
   made->folder_ =
       std::filesystem::absolute(out_dir).lexically_normal().string();
   made->made_of_ = key->file;
-  made->mark_ = KeyFileMark(key->file);
   SL_RETURN_IF_ERROR(made->Write(key->key));
   SL_ASSIGN_OR_RETURN(KeyPlan plan, KeyPlanFrom(key->key, made->job_,
                                                 Role::kOperator, kTheKey));
@@ -41,20 +42,20 @@ absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
 absl::Status RunKey::Write(const keys::Key& key) {
   SL_ASSIGN_OR_RETURN(const keys::Key worker,
                       RoleKeyOf(key, job_, Role::kWorker, kTheKey));
-  std::vector<TemporaryKeyFile> files;
-  const auto write = [&](const char* name, const keys::Key& part,
-                         std::string* text) -> absl::Status {
+  // Those before them are replaced, and removed by nobody.
+  const auto write = [&](const char* name,
+                         const keys::Key& part) -> absl::Status {
     SL_ASSIGN_OR_RETURN(
         TemporaryKeyFile file,
         TemporaryKeyFile::Write(absl::StrCat(folder_, "/", name), part));
-    files.push_back(std::move(file));
-    *text = KeyText(part);
+    files_.push_back(std::move(file));
     return absl::OkStatus();
   };
-  SL_RETURN_IF_ERROR(write(kJobKeyName, key, &job_key_));
-  SL_RETURN_IF_ERROR(write(kWorkerKeyName, worker, &worker_key_));
-  // Those before them have been replaced.
-  files_.swap(files);
+  SL_RETURN_IF_ERROR(write(kJobKeyName, key));
+  SL_RETURN_IF_ERROR(write(kWorkerKeyName, worker));
+  held_ = key;
+  job_key_ = KeyText(key);
+  worker_key_ = KeyText(worker);
   return absl::OkStatus();
 }
 
@@ -65,13 +66,32 @@ absl::StatusOr<std::string> RunKey::Follow() {
   const absl::StatusOr<keys::Key> key = ReadKeyFile(made_of_);
   // It may be in the midst of being written.
   if (absl::IsInvalidArgument(key.status())) return "";
-  mark_ = mark;
-  SL_RETURN_IF_ERROR(key.status());
-  SL_ASSIGN_OR_RETURN(
-      const keys::Key job,
-      JobKeyOf(*key, job_, absl::StrCat("key file ", made_of_)));
-  if (KeyText(job) == job_key_) return "";
+  const std::string name = absl::StrCat("key file ", made_of_);
+  const auto taken = [&]() -> absl::StatusOr<keys::Key> {
+    SL_RETURN_IF_ERROR(key.status());
+    SL_ASSIGN_OR_RETURN(keys::Key job, JobKeyOf(*key, job_, name));
+    // As LiveKeys::Take() does, in the processes.
+    if (job.secret() == held_.secret() ||
+        (held_.has_next() && job.secret() == held_.next().secret())) {
+      return job;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        name,
+        " has another key, which does not say from when on it counts "
+        "(`slackline keys rotate` exchanges the key of jobs that run)"));
+  }();
+  if (!taken.ok()) {
+    mark_ = mark;  // Said once.
+    return taken.status();
+  }
+  const keys::Key& job = *taken;
+  if (KeyText(job) == job_key_) {
+    mark_ = mark;
+    return "";
+  }
+  // What fails is tried again, when it is looked at next.
   SL_RETURN_IF_ERROR(Write(job));
+  mark_ = mark;
   if (!job.has_next()) return "the key of the job is not exchanged any more";
   return absl::StrCat(
       "the key of the job is exchanged at ",

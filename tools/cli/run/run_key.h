@@ -50,6 +50,7 @@ class RunKey {
   std::string made_of_;  // A file; empty: it is not followed.
   std::string mark_;     // Of that file, when it was looked at.
   std::optional<KeySource> source_;
+  keys::Key held_;  // Of the job, as in the files.
   std::string job_key_;
   std::string worker_key_;
   std::vector<TemporaryKeyFile> files_;

@@ -126,8 +126,11 @@ void RunningJob::FollowKey(absl::Time now) {
   next_key_look_ = now + kKeyLookEvery;
   const absl::StatusOr<std::string> news = key_->Follow();
   if (!news.ok()) {
-    Say(absl::StrCat("warning: ", news.status().message(),
-                     "; the job goes on with the key that it has"));
+    const std::string why(news.status().message());
+    if (std::exchange(key_problem_, why) != why) {
+      Say(absl::StrCat("warning: ", why,
+                       "; the job goes on with the key that it has"));
+    }
   } else if (!news->empty()) {
     cluster_->ExchangeKeys(key_->job_key(), key_->worker_key());
     Say(*news);

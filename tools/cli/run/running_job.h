@@ -90,6 +90,7 @@ class RunningJob {
   absl::Time next_ask_ = absl::InfinitePast();
   absl::Time next_line_;
   absl::Time next_key_look_ = absl::InfinitePast();
+  std::string key_problem_;  // That was said last.
 };
 
 }  // namespace slackline
