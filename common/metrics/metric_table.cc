@@ -64,10 +64,12 @@ constexpr Metric kServer[] = {
 };
 
 constexpr Metric kWorker[] = {
+    // The coordinator bounds it by the steps of the job.
     {Worker::kClockFieldNumber, Kind::kCounter, "steps_total",
-     "Steps that are complete, or count as such"},
+     "Steps that are complete, or count as such", /*folds=*/false},
     {Worker::kExamplesFieldNumber, Kind::kCounter, "examples_total",
      "Examples trained on"},
+    // It may be anything.
     {Worker::kTrainLossFieldNumber, Kind::kGauge, "train_loss",
      "Decayed mean of the losses of minibatches", /*folds=*/false},
     {Worker::kBytesPushedFieldNumber, Kind::kCounter, "pushed_bytes_total",
@@ -163,6 +165,7 @@ void FoldMetrics(absl::Span<const Metric> metrics, const Message& from,
 bool AreFigures(absl::Span<const Metric> metrics, const Message& stats) {
   const Reflection& read = *stats.GetReflection();
   for (const Metric& metric : metrics) {
+    if (!metric.folds) continue;
     const FieldDescriptor& field = FieldOf(stats, metric);
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT64: {
@@ -174,8 +177,6 @@ bool AreFigures(absl::Span<const Metric> metrics, const Message& stats) {
         if (read.GetInt32(stats, &field) < 0) return false;
         break;
       case FieldDescriptor::CPPTYPE_DOUBLE: {
-        // A loss may be anything.
-        if (!metric.folds) break;
         const double value = read.GetDouble(stats, &field);
         if (!(value >= 0 && value <= kAmountMax)) return false;  // Also of NaN.
         break;
