@@ -85,9 +85,16 @@ absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
         absl::FormatDuration(kRotateInMin), " to ",
         absl::FormatDuration(kRotateInMax), ", such as 30s or 5m"));
   }
-  SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(file));
+  const absl::StatusOr<keys::Key> key = ReadKeyFile(file);
+  if (absl::IsNotFound(key.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        "there is no key file ", file,
+        ", so there is nothing to exchange: your first job makes it, or "
+        "`slackline keys init`; --key names another file"));
+  }
+  SL_RETURN_IF_ERROR(key.status());
   const absl::Time now = absl::Now();
-  const absl::StatusOr<keys::Key> rotated = WithNewKey(key, now, now + in);
+  const absl::StatusOr<keys::Key> rotated = WithNewKey(*key, now, now + in);
   if (!rotated.ok()) {
     return Annotate(rotated.status(), absl::StrCat("key file ", file));
   }
