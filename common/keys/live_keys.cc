@@ -31,7 +31,7 @@ bool LiveKeys::Take(const KeyPlan& plan) {
     next_from_ = next_.has_value() ? plan.next_from : absl::InfiniteFuture();
     return true;
   }
-  // Those that were exchanged, still named as the first.
+  // The file still names the keys first that were exchanged.
   if (plan.next.has_value() && AreSame(*plan.next, held)) return true;
   // The plan before this one has not come to its end here, for all others it
   // has: what follows is taken when it has here, too.

@@ -18,8 +18,8 @@ class Exposition {
   // Pairs of a name and a value, which may be any text.
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  // Those that follow are samples of this one. `type` as in the format, `help`
-  // without its stop.
+  // What is added from now on are samples of this metric. `type` is one of the
+  // format, `help` a sentence without its stop.
   void Begin(const std::string& name, absl::string_view type,
              absl::string_view help);
   void Add(double value, const Labels& labels);

@@ -22,7 +22,8 @@ struct Metric {
   Kind kind = Kind::kCounter;
   const char* name = "";  // With its unit; without "slackline_server_".
   const char* help = "";  // A sentence without its stop.
-  // Of the process alone: not the sum over its threads, nor over processes.
+  // False: the figure is one of the process alone, and is not summed over its
+  // threads, nor over processes.
   bool folds = true;
 };
 

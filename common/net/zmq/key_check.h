@@ -44,7 +44,7 @@ class KeyCheck {
   };
   Refusals RefusalsIn(const std::string& domain) const;
 
-  // Whose key a peer has shown, and of which generation of keys it was.
+  // A peer has shown the key of this role, of this generation of keys.
   struct User {
     Role role = Role::kReader;
     int64_t generation = 0;
