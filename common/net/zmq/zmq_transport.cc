@@ -488,28 +488,33 @@ void EndMonitor(zmq::socket_t& socket) {
   (void)zmq_socket_monitor(socket.handle(), nullptr, 0);
 }
 
-// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. Returns what was wrong, and
-// counts it.
-std::string TakeProtocolFailure(uint32_t value, bool has_keys,
-                                run::Refusals* refused) {
+// Why a connection was refused, in words and to be counted.
+struct Refusal {
+  std::string why;
+  run::Refusals counted;
+};
+
+// Of an event ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL.
+Refusal RefusalOf(uint32_t value, bool has_keys) {
+  Refusal refusal;
   const bool other_mechanism =
       value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
   if (other_mechanism && !has_keys) {
-    refused->set_other_key(refused->other_key() + 1);
-    return "it has a key, and this process has insecure: true";
+    refusal.counted.set_other_key(1);
+    refusal.why = "it has a key, and this process has insecure: true";
+  } else if (other_mechanism) {
+    refusal.counted.set_no_key(1);
+    refusal.why = "it has no key";
+  } else if (has_keys && value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
+    refusal.counted.set_other_key(1);
+    refusal.why =
+        "it has the key of another job, or what it sent was changed under way";
+  } else {
+    refusal.counted.set_foreign(1);
+    refusal.why = has_keys ? "it does not speak ZeroMQ with a key"
+                           : "it does not speak ZeroMQ";
   }
-  if (other_mechanism) {
-    refused->set_no_key(refused->no_key() + 1);
-    return "it has no key";
-  }
-  if (has_keys && value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
-    refused->set_other_key(refused->other_key() + 1);
-    return "it has the key of another job, or what it sent was changed under "
-           "way";
-  }
-  refused->set_foreign(refused->foreign() + 1);
-  return has_keys ? "it does not speak ZeroMQ with a key"
-                  : "it does not speak ZeroMQ";
+  return refusal;
 }
 
 // Of an event ZMQ_EVENT_ACCEPT_FAILED of a Unix socket. ZeroMQ gives no error
@@ -584,8 +589,9 @@ class ZmqListener : public Listener {
   std::vector<std::string> bound_;  // With keys: where it listens.
   const std::string domain_;  // Of this listener's peers, to the key check.
   // Of the connection that ends next: what was wrong with it, or that it has
-  // not shown a key.
-  std::string why_ends_;
+  // not shown a key. Counted when it ends, since only then is known whose it
+  // was.
+  std::optional<Refusal> refusal_;
   bool ends_silent_ = false;
   const std::string monitor_endpoint_;
   std::optional<ZmqSocket> monitor_;  // Of socket_; from Bind() to tcp on.
@@ -724,8 +730,7 @@ absl::Status ZmqListener::ReceiveConnections() {
         break;
       // The end of the connection follows at once.
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        why_ends_ = TakeProtocolFailure(event->value, keys_ != nullptr,
-                                        &counts_.refused);
+        refusal_ = RefusalOf(event->value, keys_ != nullptr);
         break;
       // Who has no key ends the connection when he sees that he needs one; who
       // only looks whether somebody listens does, too; who says nothing is
@@ -746,10 +751,12 @@ absl::Status ZmqListener::ReceiveConnections() {
       default: {
         const std::string who =
             tcp_peers_.OnEnded(static_cast<int>(event->value));
-        const std::string why = std::exchange(why_ends_, "");
+        const std::optional<Refusal> refusal =
+            std::exchange(refusal_, std::nullopt);
         const bool silent = std::exchange(ends_silent_, false);
-        if (!why.empty()) {
-          counts_.last_refused = absl::StrCat(who, ": ", why);
+        if (refusal.has_value()) {
+          FoldRefusals(refusal->counted, &counts_.refused);
+          counts_.last_refused = absl::StrCat(who, ": ", refusal->why);
         } else if (silent) {
           counts_.refused.set_silent(counts_.refused.silent() + 1);
           counts_.last_silent = who;
