@@ -171,6 +171,10 @@ TEST(PageStateTest, SilenceIsToldOnceAndTheStatusStays) {
   EXPECT_EQ(EventsOf(page).size(), 2u);
   page.Update(PageStatus(4, {0}));
   EXPECT_EQ(page.Now()["silence"], "");
+  EXPECT_EQ(page.Now()["over"], false);
+  page.SetEnd("the job has ended: finished");
+  EXPECT_EQ(page.Now()["over"], true);
+  EXPECT_EQ(EventsOf(page).back(), "the job has ended: finished");
 }
 
 TEST(PageStateTest, EventsAreBounded) {

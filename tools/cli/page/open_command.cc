@@ -52,6 +52,10 @@ class SharedPage {
     const MutexLock lock(mutex_);
     state_.SetSilence(why);
   }
+  void SetEnd(const std::string& how) {
+    const MutexLock lock(mutex_);
+    state_.SetEnd(how);
+  }
   std::string Now() const {
     Json now;
     {
@@ -114,18 +118,22 @@ class SharedPage {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-std::string SilenceText(const OpenOptions& options) {
+// Asks once more. False: the job has ended, and nobody needs to be asked again.
+bool Look(const OpenOptions& options, JobConnection* job, SharedPage* page) {
   if (HasEnded(options.job.config)) {
     const absl::StatusOr<RunResult> run = ReadRunResult(options.job.config);
-    if (run.ok())
-      return absl::StrCat("the job has ended: ", EndText(run->summary));
+    page->SetEnd(
+        run.ok() ? absl::StrCat("the job has ended: ", EndText(run->summary))
+                 : "the job has ended");
+    return false;
   }
-  return "no coordinator answers; another one may go on with the job";
-}
-
-bool MayChange(const JobConnection& job) {
-  return job.status().view().state() != wire::FINISHED &&
-         job.status().view().state() != wire::FAILED;
+  if (!job->Refresh().ok()) {
+    page->SetSilence(
+        "no coordinator answers; another one may go on with the job");
+    return true;
+  }
+  page->Update(job->status());
+  return !IsOver(job->status().view());
 }
 
 // The address that a browser on another machine can use, if this one listens at
@@ -176,20 +184,17 @@ absl::Status Serve(const OpenOptions& options) {
   PrintResult(AddressText(options, *server));
   JobOrders orders(&job);
   absl::Time next = TimeSource().Now() + options.interval;
+  bool goes_on = !IsOver(job.status().view());
   while (signals->Wait(kOrdersLookEvery).all() == 0) {
     bool ordered = false;
     while (std::optional<SharedPage::Given> given = page.TakeOrder()) {
       given->answer.set_value(orders.Give(given->order));
       ordered = true;
     }
-    if (!MayChange(job) || (TimeSource().Now() < next && !ordered)) continue;
+    if (!goes_on || (TimeSource().Now() < next && !ordered)) continue;
     next = TimeSource().Now() + options.interval;
     orders.Look();
-    if (job.Refresh().ok()) {
-      page.Update(job.status());
-    } else {
-      page.SetSilence(SilenceText(options));
-    }
+    goes_on = Look(options, &job, &page);
   }
   page.Close();
   return absl::OkStatus();

@@ -104,20 +104,27 @@ void PageState::Update(const wire::StatusReply& status) {
                                                {"share", load.share},
                                                {"queue_ms", load.queue_ms}};
   }
+  over_ = IsOver(status.view());
   Notice(status);
   if (status.view().state() == wire::RUNNING) Remember(status);
 }
 
 void PageState::SetSilence(const std::string& why) {
-  if (silence_.empty() && !why.empty() && !now_.is_null())
+  if (silence_ != why)
     Tell(now_["status"]["run_seconds"].get<double>(), "warning", why);
   silence_ = why;
+}
+
+void PageState::SetEnd(const std::string& how) {
+  over_ = true;
+  SetSilence(how);
 }
 
 Json PageState::Now() const {
   Json now = now_;
   now["events"] = events_;
   now["silence"] = silence_;
+  now["over"] = over_;
   now["history"] = {{"every", every_},
                     {"count", points_.size()},
                     {"last", points_.empty() ? Json() : points_.back()}};

@@ -24,12 +24,15 @@ class PageState {
   // those of `slackline status --json`, without the shards and their loads one
   // by one, and what no field has: sentences, the busiest shards, events.
   void Update(const wire::StatusReply& status);
-  // Nobody answers, `why`; empty: somebody does again. The last status stays.
+  // Nobody answers, and `why`, until somebody does again. The last status
+  // stays.
   void SetSilence(const std::string& why);
+  // Nobody will answer any more: `how` the job has ended.
+  void SetEnd(const std::string& how);
 
-  // {"status", "text", "shards", "staleness", "events", "silence", "history"};
-  // the last is {"every", "count", "last"}: how many replies lie between two
-  // points, how many points there are, and the newest one.
+  // {"status", "text", "shards", "staleness", "events", "silence", "over",
+  // "history"}; the last is {"every", "count", "last"}: how many replies lie
+  // between two points, how many points there are, and the newest one.
   nlohmann::ordered_json Now() const;
   // All points, the oldest first: {"every", "points"}. A point has the time in
   // the job ("t", seconds), the loss and the results on the test set, and of
@@ -52,6 +55,7 @@ class PageState {
   const Configured configured_;
   nlohmann::ordered_json now_;
   std::string silence_;
+  bool over_ = false;
   std::vector<nlohmann::ordered_json> points_;
   uint64_t every_ = 1;
   uint64_t replies_ = 0;
