@@ -8,6 +8,7 @@ results     what the report says in numbers, and the files of them
 sentences   the same in words; no claim that is not made from the numbers
 plots       the pictures
 page        report.html
+figures     the figures of a run by name and step
 tensorboard event files
 main        the command
 """
