@@ -35,8 +35,8 @@ packages_of_the_rest=(
   etcd-server
   # The simulation allocates all the time, and takes three quarters of the time with it.
   libmimalloc-dev
-  # The pictures in docs/.
-  python3-matplotlib
+  # The pictures in docs/, and docs/run.ipynb.
+  python3-matplotlib python3-pandas
 )
 # Of build/venv: what builds the Python package, makes wheels of it, and tests it.
 python_packages=(
