@@ -29,6 +29,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/report.h"
+#include "common/blas/open_blas.h"
 #include "common/config/cluster_config.h"
 #include "common/optim/optimizer.h"
 #include "common/status.h"
@@ -95,6 +96,7 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(go[1]);
+    (void)ChooseOpenBlasKernels();  // As workers do.
     (void)SetComputeThreads(1);
     const DataSplit data = *LoadData(config.data(), config.model(), "");
     Sampler sampler = *Sampler::Create({.examples = data.train->examples(),

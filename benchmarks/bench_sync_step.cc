@@ -48,6 +48,7 @@
 #include "benchmarks/raw_gloo.h"
 #include "benchmarks/report.h"
 #include "benchmarks/resnet18.h"
+#include "common/blas/open_blas.h"
 #include "common/optim/optimizer.h"
 #include "common/process/freed_memory.h"
 #include "common/rng.h"
@@ -403,6 +404,7 @@ void Tell(int pipe, const nlohmann::json& what) {
 void RunRank(const Options& options, const Case& what, int rank,
              const std::string& folder, int pipe) {
   KeepFreedMemory();  // For all variants, as Slackline's programs do.
+  (void)ChooseOpenBlasKernels();  // As workers do.
   const absl::Status threads = SetComputeThreads(1);
   SL_CHECK(threads.ok(), threads.ToString());
   Trainee trainee(options, what, rank, folder);

@@ -135,22 +135,33 @@ endfunction()
 # longest takes half of this on a slow machine, beside others.
 set(SLACKLINE_TEST_TIMEOUT 1500)
 
+option(SLACKLINE_UNIT_TESTS_ELSEWHERE
+  "Leave out tests of kind unit that the preset asan builds and runs: who does both has them once" OFF)
+# Their names: tools/test.sh looks whether the preset asan has them.
+set(SLACKLINE_TESTS_ELSEWHERE ${CMAKE_BINARY_DIR}/tests-elsewhere.txt)
+file(WRITE ${SLACKLINE_TESTS_ELSEWHERE} "")
+
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e|cluster SOURCES ... [DEPS ...]
-#                    [ARGS ...] [SANITIZERS asan|tsan|none...] [PARTS count] [ALONE])
+#                    [DEFINES ...] [ARGS ...] [SANITIZERS asan|tsan|none...] [PARTS count] [ALONE])
 # SANITIZERS: in which builds with a sanitizer it runs as well, and is of their
 # kind; asan unless something else is said, for a test of kind unit or sim.
 # PARTS: it is that many tests of CTest, each of which runs its part of the cases.
 # ALONE: nothing runs beside it, as nothing does beside a test of kind net or gpu.
 function(slackline_add_test name)
-  cmake_parse_arguments(ARG "ALONE" "KIND;PARTS" "SOURCES;DEPS;ARGS;SANITIZERS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "KIND;PARTS" "SOURCES;DEPS;DEFINES;ARGS;SANITIZERS" ${ARGN})
   if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e|cluster)$")
     message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu, e2e or cluster")
   endif()
   if(NOT ARG_SANITIZERS AND ARG_KIND MATCHES "^(unit|sim)$")
     set(ARG_SANITIZERS asan)
   endif()
+  if(SLACKLINE_UNIT_TESTS_ELSEWHERE AND ARG_KIND STREQUAL "unit" AND "asan" IN_LIST ARG_SANITIZERS)
+    file(APPEND ${SLACKLINE_TESTS_ELSEWHERE} "${name}\n")
+    return()
+  endif()
   set(label ${ARG_KIND})
   slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(${name} PRIVATE ${ARG_DEFINES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(slackline_sanitizer IN_LIST ARG_SANITIZERS)
     set(label ${slackline_sanitizer})

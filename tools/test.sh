@@ -6,6 +6,7 @@
 # are skipped where there is no GPU; those of kind cluster are skipped where sshd or
 # Slurm is missing. Tests on real data, which are in DIR/mnist and DIR/a9a, are skipped without
 # --data-dir. asan and tsan: tests of the other kinds, in builds with sanitizers.
+# Where both are run, tests of kind unit run with AddressSanitizer alone.
 # Fuzzers run for 10 s each. --werror: warnings of the release build are errors, as
 # clang's are in any case; for the g++ that CI has.
 # Exit status 1: a test has failed; those of the other builds have run as well.
@@ -23,7 +24,7 @@ while (($#)); do
       ;;
     --data-dir) data_dir="$(realpath -e -- "${2:?--data-dir needs a folder}")" || exit 2; shift 2 ;;
     --werror) werror=ON; shift ;;
-    --help|-h) sed -n '2,11p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed -n '2,12p' "$0" | cut -c3-; exit 0 ;;
     *) echo "test.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
@@ -108,8 +109,11 @@ stop_aside() {
   cat build/aside.log
 }
 
+# What the tests with AddressSanitizer show, those of kind unit need not show once more.
+once=OFF
+if [[ -n $asan && -n $(wanted unit) ]]; then once=ON; fi
 if [[ -n $release ]]; then
-  build release -DSLACKLINE_TEST_DATA_DIR="$data_dir" -DSLACKLINE_WERROR="$werror"
+  build release -DSLACKLINE_TEST_DATA_DIR="$data_dir" -DSLACKLINE_WERROR="$werror" -DSLACKLINE_UNIT_TESTS_ELSEWHERE="$once"
   if ! ctest --preset release -N --label-regex '^gpu$' | grep 'Test *#' >/dev/null; then
     echo "test.sh: CUDA is not installed, so there are no tests of kind gpu" >&2
   fi
@@ -118,6 +122,12 @@ if [[ -n $release ]]; then
 fi
 if [[ -n $aside ]]; then stop_aside; fi
 for preset in "${sanitized[@]}"; do build "$preset"; done
+if [[ $once == ON ]]; then
+  there="$(ctest --preset asan -N)"
+  while read -r test; do
+    grep -q ": $test$" <<<"$there" || { echo "test.sh: $test runs in no build; SANITIZERS none in its slackline_add_test() brings it back" >&2; failed=1; }
+  done <build/release/tests-elsewhere.txt
+fi
 if [[ -n $tsan ]]; then check tsan "$tsan"; fi
 if [[ -n $asan ]]; then check asan "$asan"; fi
 report

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/blas/open_blas.h"
 #include "common/process/address_limit.h"
 #include "common/process/fork_server.h"
 #include "common/status.h"
@@ -38,6 +39,8 @@ absl::Status Work(WorkerPlace& place) {
   SL_RETURN_IF_ERROR(CheckAddressesLeft(
       (size_t{256} << 20) +
       (size_t{128} << 20) * static_cast<size_t>(std::max(self.threads, 1))));
+  if (const std::string changed = ChooseOpenBlasKernels(); !changed.empty())
+    spdlog::info("OpenBLAS does not know this processor: {}", changed);
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
   if (blas.fast) {

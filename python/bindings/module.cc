@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/blas/open_blas.h"
 #include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/process/engine_index.h"
 #include "common/version.h"
-#include "python/bindings/blas.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gpu_parameters.h"
 #include "python/bindings/parameters.h"
@@ -398,6 +398,7 @@ NB_MODULE(_core, m) {
       },
       "given"_a);
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
+  m.def("choose_blas_kernels", &ChooseOpenBlasKernels);
   m.def(
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),

@@ -4,8 +4,11 @@
 // parameters, are the reference.
 #include "worker/model/model.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/blas/open_blas.h"
 #include "common/rng.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
@@ -559,6 +563,61 @@ TEST(ComputeThreads, CountOutOfRangeIsRefused) {
 }
 
 TEST(LoadedBlas, NamesTheLibrary) { EXPECT_FALSE(LoadedBlas().name.empty()); }
+
+// An OpenBLAS that took the kernels without AVX, as it does on a processor that
+// it does not know, computes with those of Haswell then.
+TEST(OpenBlasKernels, AreChosenAgainWhereTheyAreForOlderProcessors) {
+  const auto function = [](const char* name) {
+    return dlsym(RTLD_DEFAULT, name);
+  };
+  const auto name =
+      reinterpret_cast<const char* (*)()>(function("openblas_get_corename"));
+  const auto forget =
+      reinterpret_cast<void (*)()>(function("gotoblas_dynamic_quit"));
+  const auto choose =
+      reinterpret_cast<void (*)()>(function("gotoblas_dynamic_init"));
+  if (name == nullptr || forget == nullptr || choose == nullptr)
+    GTEST_SKIP() << "no OpenBLAS that has a choice";
+  const auto take = [&](const char* core) {
+    setenv("OPENBLAS_CORETYPE", core, 1);
+    forget();
+    choose();
+  };
+  take("Prescott");
+  ASSERT_STREQ(name(), "Prescott");
+  EXPECT_EQ(ChooseOpenBlasKernels(), "") << "it was the user's choice";
+  EXPECT_STREQ(name(), "Prescott");
+  unsetenv("OPENBLAS_CORETYPE");
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    GTEST_SKIP() << "a processor without AVX2";
+  // Small whole numbers: the same in every order of addition.
+  const auto product = [&] {
+    using Sgemm =
+        void (*)(const char*, const char*, const int*, const int*, const int*,
+                 const float*, const float*, const int*, const float*,
+                 const int*, const float*, float*, const int*);
+    constexpr int kSize = 37;
+    std::vector<float> values(kSize * kSize);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i % 7);
+    std::vector<float> result(values.size());
+    const float one = 1;
+    const float zero = 0;
+    reinterpret_cast<Sgemm>(function("sgemm_"))(
+        "N", "T", &kSize, &kSize, &kSize, &one, values.data(), &kSize,
+        values.data(), &kSize, &zero, result.data(), &kSize);
+    return result;
+  };
+  const std::vector<float> before = product();
+  EXPECT_EQ(ChooseOpenBlasKernels(), "Prescott to Haswell");
+  EXPECT_STREQ(name(), "Haswell");
+  EXPECT_EQ(product(), before);
+  EXPECT_EQ(ChooseOpenBlasKernels(), "");
+  // A processor that OpenBLAS knows is left alone.
+  take("Zen");
+  unsetenv("OPENBLAS_CORETYPE");
+  EXPECT_EQ(ChooseOpenBlasKernels(), "");
+}
 
 }  // namespace
 }  // namespace slackline

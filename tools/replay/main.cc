@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/blas/open_blas.h"
 #include "common/config/cluster_config.h"
 #include "common/delays/delay_trace.h"
 #include "common/process/exit_code.h"
@@ -61,6 +62,7 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   SL_RETURN_IF_ERROR(CheckHasModel(config, kReplay));
   std::atomic<bool> interrupted{false};
   const StopSignal stop_signal([&](int) { interrupted.store(true); });
+  (void)ChooseOpenBlasKernels();  // As workers do.
   SL_RETURN_IF_ERROR(SetComputeThreads(WorkerProcesses(config)[0].threads));
   SL_ASSIGN_OR_RETURN(const DataSplit data,
                       LoadData(config.data(), config.model(), flags.data_dir));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/blas/open_blas.h"
 
 namespace slackline {
 namespace {
@@ -43,12 +44,7 @@ absl::Status SetComputeThreads(int threads) {
   } catch (const std::exception&) {
     // The pool has started, with another size. The models never give it work.
   }
-  using SetThreads = void (*)(int);
-  if (const auto set = reinterpret_cast<SetThreads>(
-          dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
-      set != nullptr) {
-    set(threads);
-  }
+  SetOpenBlasThreads(threads);
   return absl::OkStatus();
 }
 
