@@ -137,8 +137,7 @@ void AddStragglers(const wire::StatusReply& status, Exposition* page) {
                 "of the others; 0: there is none");
   }
   for (const run::Slowness& slowness : status.slowness()) {
-    page->Add(slowness.relative(),
-              {{"worker", absl::StrCat(slowness.rank())}});
+    page->Add(slowness.relative(), {{"worker", absl::StrCat(slowness.rank())}});
   }
   AddOne("slackline_job_stragglers", kGauge,
          "Alarms of `status`: workers that are slower than the others, or than "
@@ -149,8 +148,8 @@ void AddStragglers(const wire::StatusReply& status, Exposition* page) {
               "Of each alarm: how many times slower the worker is, and where");
   for (const run::Straggler& straggler : status.straggler()) {
     page->Add(straggler.times(),
-              {{"worker", straggler.has_rank() ? absl::StrCat(straggler.rank())
-                                               : "all"},
+              {{"worker",
+                straggler.has_rank() ? absl::StrCat(straggler.rank()) : "all"},
                {"phase", straggler.phase()}});
   }
 }
