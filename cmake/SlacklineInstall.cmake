@@ -77,10 +77,11 @@ install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/sla
   ${CMAKE_SOURCE_DIR}/cmake/SlacklineNccl.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline COMPONENT client)
 
-# The script of `slackline report`, into the folder of the program.
+# The scripts of `slackline report` and `slackline track`, into the folder of the program.
 # slackline_install_report(<folder> <component> [EXCLUDE_FROM_ALL])
 function(slackline_install_report folder component)
   install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/report/slackline_report.py
+    ${CMAKE_SOURCE_DIR}/tools/report/slackline_track.py
     DESTINATION ${folder} COMPONENT ${component} ${ARGN})
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/report/slackline_report_lib
     DESTINATION ${folder} COMPONENT ${component} ${ARGN} FILES_MATCHING PATTERN "*.py")

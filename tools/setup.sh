@@ -35,8 +35,8 @@ packages_of_the_rest=(
   etcd-server
   # The simulation allocates all the time, and takes three quarters of the time with it.
   libmimalloc-dev
-  # The pictures in docs/.
-  python3-matplotlib
+  # The pictures in docs/, and docs/run.ipynb.
+  python3-matplotlib python3-pandas
 )
 # Of build/venv: what builds the Python package, makes wheels of it, and tests it.
 python_packages=(
@@ -46,8 +46,8 @@ python_packages=(
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
 python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
-# Of build/venv-cluster: a Ray cluster, and what manifests are checked with.
-cluster_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1" "jsonschema>=4.20" "kubernetes-validate>=1.29" "pyyaml>=6.0")
+# Of build/venv-cluster: a Ray cluster, what manifests are checked with, and what drives a browser.
+cluster_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1" "jsonschema>=4.20" "kubernetes-validate>=1.29" "pyyaml>=6.0" "selenium>=4.20")
 check_only=0 programs_only=0 with_cluster=0
 for argument in "$@"; do
   case "$argument" in
@@ -56,7 +56,7 @@ for argument in "$@"; do
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
     # The tests start daemons of their own.
-    --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge prometheus) ;;
+    --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge prometheus chromium chromium-driver fonts-dejavu-core) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
@@ -93,7 +93,7 @@ NOTE
   fi
   for i in "${!missing[@]}"; do
     case "${missing[i]}" in
-      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold|openssh-server|slurm-wlm)
+      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold|openssh-server|slurm-wlm|prometheus|chromium|chromium-driver)
         apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
     esac
   done
@@ -102,7 +102,7 @@ NOTE
   if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
     "${as_root[@]}" systemctl disable --now etcd >&2 || true
   fi
-  for service in openssh-server:ssh slurm-wlm:slurmctld slurm-wlm:slurmd munge:munge; do
+  for service in openssh-server:ssh slurm-wlm:slurmctld slurm-wlm:slurmd munge:munge prometheus:prometheus; do
     if [[ " ${missing[*]} " == *" ${service%:*} "* && -d /run/systemd/system ]]; then
       "${as_root[@]}" systemctl disable --now "${service#*:}" >&2 || true
     fi

@@ -11,6 +11,8 @@ import textwrap
 from typing import Any, Dict, List, Optional
 
 BIN = pathlib.Path(os.environ["SLACKLINE_BIN_DIR"])
+# Seconds after which a process is taken for one that hangs. None is to be fast.
+HANGS = 1000
 _WARM = pathlib.Path(__file__).resolve().parent / "warm.py"
 _warm_socket: List[str] = []
 
@@ -99,7 +101,7 @@ def run_alone(folder: pathlib.Path, script: str, *args: str, env: Dict[str, str]
     return run([*python(), str(path), *args], folder, env)
 
 
-def run(command: List[str], folder: pathlib.Path, env: Dict[str, str] = {}, timeout: int = 100) -> Ended:
+def run(command: List[str], folder: pathlib.Path, env: Dict[str, str] = {}, timeout: int = HANGS) -> Ended:
     process = subprocess.run(
         command,
         cwd=folder,

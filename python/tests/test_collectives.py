@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from support import BIN, CONFIG, POINTS, USUAL, run_alone, run_job
+from support import BIN, CONFIG, HANGS, POINTS, USUAL, run_alone, run_job
 
 import slackline
 from slackline import _collectives
@@ -210,9 +210,9 @@ for epoch in job.epochs(3):
         start(server)
         first = [start(python, "0"), start(python, "2")]
         dies = start([*python, "dies"], "1")
-        assert dies.wait(timeout=100) == -signal.SIGKILL, logs[-1].read_text()
+        assert dies.wait(timeout=HANGS) == -signal.SIGKILL, logs[-1].read_text()
         again = start([*python, "again"], "1")
-        ends = [process.wait(timeout=100) for process in (*first, again)]
+        ends = [process.wait(timeout=HANGS) for process in (*first, again)]
     finally:
         for process in processes:
             if process.poll() is None:
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_the_wait(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)  # Else it would wait for worker 1.
+    output, _ = process.communicate(timeout=HANGS)  # Else it would wait for worker 1.
     assert process.returncode != 0 and "interrupted" in output, output
 
 

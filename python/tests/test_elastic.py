@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from support import BIN, CONFIG, POINTS, Run, Ended, run_alone, run_job
+from support import BIN, CONFIG, HANGS, POINTS, Run, Ended, run_alone, run_job
 
 # Each worker writes down what it trains on, step by step. Before the step, so that one
 # who is killed has not done a step that it did not write down.
@@ -87,7 +87,7 @@ def test_a_killed_worker_s_examples_go_to_others_and_a_new_one_helps(tmp_path):
                 victim = path
     assert victim is not None, process.communicate()[0]
     os.kill(int(re.fullmatch(r"seen-1-(\d+).txt", victim.name).group(1)), signal.SIGKILL)
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=HANGS)
     run = Run(Ended(process.returncode, output), tmp_path / "run").succeeded()
     assert run.summary["examples_done"] == 2400
     times, workers = seen(tmp_path)
@@ -131,7 +131,7 @@ def test_a_worker_that_comes_back_counts_the_epoch_of_its_examples(tmp_path):
                 first = path
     assert first is not None, process.communicate()[0]
     os.kill(int(re.fullmatch(r"seen-1-(\d+).txt", first.name).group(1)), signal.SIGKILL)
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=HANGS)
     assert process.returncode == 0, output
     (second,) = (path for path in tmp_path.glob("seen-1-*.txt") if path != first)
     epochs = [tuple(map(int, line.split()[:2])) for line in second.read_text().splitlines()]
@@ -365,7 +365,7 @@ def test_a_killed_worker_leaves_no_loader_process_and_others_do_its_part(tmp_pat
 
     wait_for(victim, process)
     os.kill(victim(), signal.SIGKILL)
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=HANGS)
     run = Run(Ended(process.returncode, output), tmp_path / "run").succeeded()
     assert run.summary["examples_done"] == 2400 and run.summary["examples_given_again"] > 0
     times, _ = seen(tmp_path)
@@ -386,7 +386,7 @@ def test_nothing_is_left_of_an_interrupted_script(tmp_path, where, number):
     )
     wait_for(lambda: any(path.read_text() for path in tmp_path.glob("seen-*.txt")), process)
     process.send_signal(number)
-    process.communicate(timeout=100)
+    process.communicate(timeout=HANGS)
     assert process.returncode != 0
     assert_none_is_left(tmp_path, 2)
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from support import BIN, CONFIG, LOOP, POINTS, USUAL, run, run_alone, run_job
+from support import BIN, CONFIG, HANGS, LOOP, POINTS, USUAL, run, run_alone, run_job
 
 import slackline
 
@@ -317,7 +317,7 @@ def test_a_stop_signal_ends_waiting_processes_and_leaves_none(tmp_path):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=HANGS)
     assert process.returncode != 0 and "interrupted" in output
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], stdout=subprocess.PIPE, text=True).stdout
     assert left.split() == []
@@ -341,7 +341,7 @@ def as_torchrun(tmp_path, script):
         )
         for rank in range(3)
     ]
-    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=HANGS)[0] for rank in ranks]
     return [rank.returncode for rank in ranks], outputs
 
 

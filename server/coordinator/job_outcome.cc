@@ -55,9 +55,12 @@ void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
 void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
                           CoordinatorEffects* effects) {
   const absl::Time made_at = now - absl::Seconds(record.seconds());
-  record.set_seconds(running_since_ == absl::InfiniteFuture()
-                         ? 0.0
-                         : std::max(seconds_before_, Seconds(made_at)));
+  // An age does not know how long its message was under way.
+  double& last = recorded_at_[{record.rank(), record.kind()}];
+  last = std::max(last, running_since_ == absl::InfiniteFuture()
+                            ? 0.0
+                            : std::max(seconds_before_, Seconds(made_at)));
+  record.set_seconds(last);
   latest_[record.kind()] = record;
   if (record.kind() == run::MetricRecord::TRAIN && record.has_loss())
     trained_[record.rank()] = record;

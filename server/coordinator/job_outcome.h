@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "proto/cluster.pb.h"
@@ -42,7 +43,8 @@ class JobOutcome {
   // The job has ended, however.
   void OnEnded(absl::Time now);
   // A record that has not been seen before. Its time is its age; the one that
-  // is kept counts from the start of the job.
+  // is kept counts from the start of the job, and is not before that of the
+  // worker's last record of the kind.
   void OnRecord(run::MetricRecord record, absl::Time now,
                 CoordinatorEffects* effects);
   void OnResult(const run::Result& result) { result_ = result; }
@@ -88,6 +90,8 @@ class JobOutcome {
   absl::Time trained_at_ = absl::InfiniteFuture();
   std::map<int, run::MetricRecord> latest_;   // By kind.
   std::map<int, run::MetricRecord> trained_;  // By rank: of training, with a loss.
+  // By rank and kind: the time of the last one.
+  std::map<std::pair<int, int>, double> recorded_at_;
   std::optional<run::Result> result_;
   std::string stopped_;  // By which rule.
   std::string stopped_early_;  // By a user: where and why.

@@ -411,7 +411,9 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
       Write("program.sh",
             "#!/bin/sh\necho \"$GREETING from $PWD\"\n"
             "write() { head -c $1 /dev/zero | tr '\\0' x; }\n"
-            "write 1500000\nwhile [ -s /proc/$$/fd/1 ]; do sleep 0.1; done\n"
+            "write 1500000\n"
+            "while [ $(stat -Lc %s /proc/$$/fd/1) -gt 1000000 ]; do sleep 0.1; "
+            "done\n"
             "write 500000\nexec \"$0.worker\"\n");
   fs::permissions(program, fs::perms::owner_all);
   fs::create_symlink(absl::StrCat(SLACKLINE_BIN_DIR, "/slackline_worker"),

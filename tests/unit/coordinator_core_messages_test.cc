@@ -280,6 +280,29 @@ TEST_F(CoordinatorCoreTest, RecordsAreKeptExactlyOnce) {
       effects.sends.at(0).message.header.heartbeat_reply().records_acked(), 3u);
 }
 
+// However long each was under way: that of an age is not counted.
+TEST_F(CoordinatorCoreTest, RecordsOfAWorkerDoNotGoBackInTime) {
+  StartJob();
+  now_ += absl::Seconds(10);
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[0]);
+  for (const double age : {4.0, 5.0, 1.0}) {
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::TRAIN);
+    record.set_seconds(age);
+  }
+  run::MetricRecord& evaluation = *heartbeat.add_record();
+  evaluation.set_kind(run::MetricRecord::EVAL);
+  evaluation.set_seconds(5);
+  const CoordinatorCore::Effects effects = Send(Worker(0), message);
+  ASSERT_THAT(effects.records, SizeIs(4));
+  const double first = effects.records[0].seconds();
+  EXPECT_EQ(effects.records[1].seconds(), first);
+  EXPECT_NEAR(effects.records[2].seconds(), first + 3, 1e-6);
+  EXPECT_NEAR(effects.records[3].seconds(), first - 1, 1e-6);
+}
+
 TEST_F(CoordinatorCoreTest, TheTrainLossIsTheMeanOfAllWorkersAtOneStep) {
   StartJob();
   uint64_t told[2] = {};

@@ -18,6 +18,7 @@
 #include "tools/cli/experiment/grid.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
+#include "tools/cli/experiment/track_command.h"
 #include "tools/cli/installed.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/member_launch.h"
@@ -321,9 +322,23 @@ int CompareVariants(const ExperimentSource& source,
     std::fwrite(text->data(), 1, text->size(), stdout);
     return kExitDone;
   }
+  if (const int usable = CheckTrackers(options.bin_dir, options.track);
+      usable != kExitDone) {
+    return usable;
+  }
   display.Print(absl::StrCat("experiment ", name, ": ", plan.variants.size(),
                              " variants, ", plan.experiment.seed_size(),
                              " seeds\nfolder: ", folder.path()));
+  const absl::StatusOr<std::unique_ptr<Tracking>> tracking =
+      Tracking::Start({.folder = folder.path(),
+                       .bin_dir = options.bin_dir,
+                       .to = options.track,
+                       .project = {}},
+                      &display);
+  if (!tracking.ok()) {
+    complain(tracking.status().message());
+    return kExitFailed;
+  }
   const absl::Status done = comparison.Run();
   const Comparison::Counts counts = comparison.Count();
   if (absl::IsAborted(done)) {

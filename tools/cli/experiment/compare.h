@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/experiment/experiment_file.h"
 
@@ -18,8 +19,9 @@ struct CompareOptions {
   std::string only;      // Names of variants, with '*' and '?'. Empty: all.
   bool dry_run = false;  // Only say what would be done.
   bool fresh = false;    // Finished runs are made again.
-  bool retry_failed = false;  // Failed ones are.
-  bool report = true;         // Make it at the end.
+  bool retry_failed = false;            // Failed ones are.
+  bool report = true;                   // Make it at the end.
+  std::vector<std::string> track = {};  // Where to, as TrackOptions::to.
 };
 
 // Returns the exit code: kExitDone only if all runs that were asked for are

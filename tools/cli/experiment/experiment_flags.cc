@@ -10,6 +10,7 @@
 #include "tools/cli/experiment/compare.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
+#include "tools/cli/experiment/track_command.h"
 #include "tools/cli/job/job_flags.h"
 #include "tools/experiment/ablation.h"
 #include "tools/experiment/plan.h"
@@ -62,6 +63,12 @@ void AddGridFlags(CLI::App* command, CompareOptions* options,
                     "Also make the runs again that have failed");
   command->add_flag("--report,!--no-report", options->report,
                     "The report at the end, the default");
+  command
+      ->add_option("--track", options->track,
+                   absl::StrCat("Sends the runs, as children of one for the "
+                                "experiment, to an experiment tracker: ",
+                                kTrackersHelp))
+      ->allow_extra_args(false);
   command->add_option("--bin-dir", options->bin_dir,
                       "Folder of the other programs; default: that of "
                       "slackline itself");
@@ -298,6 +305,42 @@ void AddReport(const Invocation& invocation, CLI::App* app, int* exit_code) {
   command->callback([=] { *exit_code = MakeReport(*report); });
 }
 
+void AddTrack(const Invocation& invocation, CLI::App* app, int* exit_code) {
+  const auto track = std::make_shared<TrackOptions>();
+  track->bin_dir = invocation.bin_dir;
+  CLI::App* const command = app->add_subcommand(
+      "track",
+      "Sends the records of a run to experiment trackers: config, commit, "
+      "hashes, losses, accuracy, throughput, staleness and waiting. A run that "
+      "goes on is followed until its end. Of an experiment, every run is a "
+      "child of one for the whole.\n"
+      "The same command again sends what is new, and nothing twice.");
+  command
+      ->add_option("DIR", track->folder,
+                   "Folder that run, compare or ablate has written")
+      ->required();
+  command
+      ->add_option("--to", track->to,
+                   absl::StrCat("The tracker: ", kTrackersHelp))
+      ->required()
+      ->allow_extra_args(false);
+  command->add_option("--project", track->project,
+                      "The experiment of MLflow, or the project of wandb; "
+                      "default: the job, or the experiment");
+  command->add_flag("--model", track->model, "Also sends the model's file");
+  command->add_flag("--follow,!--no-follow", track->follow,
+                    "Follows what goes on until its end, the default");
+  command->add_option("--bin-dir", track->bin_dir,
+                      "Folder of slackline_track.py; default: that of "
+                      "slackline itself");
+  command->footer(
+      "Examples:\n"
+      "  slackline track runs/mine --to mlflow:http://tracker:5000\n"
+      "  slackline track experiments/modes --to wandb:offline --to "
+      "tensorboard");
+  command->callback([=] { *exit_code = Track(*track); });
+}
+
 }  // namespace
 
 void AddExperimentCommands(const Invocation& invocation, CLI::App* app,
@@ -306,6 +349,7 @@ void AddExperimentCommands(const Invocation& invocation, CLI::App* app,
   AddAblate(invocation, app, exit_code);
   AddReplay(invocation, app, exit_code);
   AddReport(invocation, app, exit_code);
+  AddTrack(invocation, app, exit_code);
 }
 
 }  // namespace slackline

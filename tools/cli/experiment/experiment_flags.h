@@ -7,7 +7,7 @@
 
 namespace slackline {
 
-// compare, ablate, replay and report. When one of them has run, its exit code
+// compare, ablate, replay, report and track. When one of them has run, its exit code
 // is in `*exit_code`.
 void AddExperimentCommands(const Invocation& invocation, CLI::App* app,
                            int* exit_code);

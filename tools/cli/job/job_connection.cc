@@ -136,6 +136,10 @@ absl::Status JobConnection::Refresh() {
   return absl::OkStatus();
 }
 
+bool IsOver(const wire::View& view) {
+  return view.state() == wire::FINISHED || view.state() == wire::FAILED;
+}
+
 std::string EndText(const wire::View& view) {
   if (view.end().cause() == wire::JobEnd::SUSPENDED)
     return absl::StrCat("suspended: ", view.end().reason());

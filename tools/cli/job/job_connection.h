@@ -70,6 +70,8 @@ class JobConnection {
   wire::StatusReply status_;
 };
 
+// Finished or failed.
+bool IsOver(const wire::View& view);
 // "finished", or "failed: " or "suspended: " and why: for a job in one of these
 // states.
 std::string EndText(const wire::View& view);

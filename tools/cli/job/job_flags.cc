@@ -14,6 +14,7 @@
 #include "tools/cli/job/status_command.h"
 #include "tools/cli/job/stop_command.h"
 #include "tools/cli/job/top_command.h"
+#include "tools/cli/page/open_command.h"
 
 namespace slackline {
 namespace {
@@ -67,6 +68,27 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   top_command->get_option("--json")->excludes(
       top_command->get_option("--shards"));
   top_command->callback([=] { *exit_code = ShowTop(*top); });
+
+  const auto open = std::make_shared<OpenOptions>();
+  CLI::App* const open_command = app->add_subcommand(
+      "open",
+      "Shows a running job on a page in the browser: members, who holds whom "
+      "up, curves, load, what has happened, and buttons for orders. Prints the "
+      "address, and serves the page until Ctrl-C.");
+  AddJobFlags(open_command, &open->job);
+  open_command->add_option(
+      "--host", open->page.host,
+      "Address of this machine at which the page is; default: 127.0.0.1, which "
+      "only this machine reaches. There is no encryption");
+  open_command
+      ->add_option("--port", open->page.port,
+                   "Its port; default: 0, any free one")
+      ->check(CLI::Range(0, 65535));
+  open_command->footer(
+      "Who has the address can give orders with the key that slackline open "
+      "holds. With --key FILE and what a\nreader holds of it (slackline keys "
+      "export --role reader) the page only shows.");
+  open_command->callback([=] { *exit_code = OpenPage(*open); });
 
   const auto checkpoint = std::make_shared<CheckpointOptions>();
   CLI::App* const checkpoint_command = app->add_subcommand(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,18 @@ std::vector<run::ShardLoad> LoadsByShard(const wire::StatusReply& status,
   return loads;
 }
 
+// The `top` shards that keep their threads busiest, the busiest first.
+std::vector<run::ShardLoad> BusiestShards(const wire::StatusReply& status,
+                                          const View& view, int top) {
+  std::vector<run::ShardLoad> loads = LoadsByShard(status, view.shard_count());
+  std::stable_sort(loads.begin(), loads.end(),
+                   [](const run::ShardLoad& a, const run::ShardLoad& b) {
+                     return a.busy() > b.busy();
+                   });
+  loads.resize(std::min<size_t>(loads.size(), top));
+  return loads;
+}
+
 }  // namespace
 
 ServerLoad LoadOf(const wire::StatusReply& status,
@@ -74,16 +87,11 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
   }
   const View& view = **created;
   if (view.shard_count() == 0) return "";
-  std::vector<run::ShardLoad> loads = LoadsByShard(status, view.shard_count());
-  std::stable_sort(loads.begin(), loads.end(),
-                   [](const run::ShardLoad& a, const run::ShardLoad& b) {
-                     return a.busy() > b.busy();
-                   });
-  const int shown = std::min(top, view.shard_count());
+  const std::vector<run::ShardLoad> loads = BusiestShards(status, view, top);
+  const int shown = static_cast<int>(loads.size());
   const bool with_copies = status.view().follower_size() > 0;
   std::vector<std::vector<std::string>> rows;
-  for (int i = 0; i < shown; ++i) {
-    const run::ShardLoad& load = loads[i];
+  for (const run::ShardLoad& load : loads) {
     const ShardId shard{load.shard()};
     const Owner owner = view.OwnerOf(shard);
     rows.push_back({absl::StrCat(load.shard()), view.ShardName(shard),
@@ -111,6 +119,25 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
   if (with_copies)
     text += "copies at: server.thread; in parentheses while it is copied\n";
   return text;
+}
+
+nlohmann::ordered_json ShardsJson(const wire::StatusReply& status, int top) {
+  nlohmann::ordered_json shards = nlohmann::ordered_json::array();
+  const absl::StatusOr<std::shared_ptr<const View>> view =
+      View::Create(status.view());
+  if (!view.ok()) return shards;
+  for (const run::ShardLoad& load : BusiestShards(status, **view, top)) {
+    const ShardId shard{load.shard()};
+    const Owner owner = (*view)->OwnerOf(shard);
+    shards.push_back({{"shard", load.shard()},
+                      {"name", (*view)->ShardName(shard)},
+                      {"at", absl::StrCat(owner.server, ".", owner.thread)},
+                      {"bytes", (*view)->shard(shard).bytes()},
+                      {"pushes", load.pushes()},
+                      {"pulls", load.pulls()},
+                      {"busy", load.busy()}});
+  }
+  return shards;
 }
 
 }  // namespace slackline

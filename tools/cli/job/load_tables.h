@@ -1,6 +1,7 @@
 // What shards, threads and servers are occupied with, from a status reply.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -22,5 +23,8 @@ ServerLoad LoadOf(const wire::StatusReply& status,
 // A line for each shard, the one that keeps its thread busiest first, at most
 // `top` of them; how many are left out stands below. Empty without shards.
 std::string ShardsTable(const wire::StatusReply& status, int top);
+// The same shards in the same order: {"shard", "name", "at", "bytes", "pushes",
+// "pulls" (per second), "busy"}. Empty also if the view cannot be read.
+nlohmann::ordered_json ShardsJson(const wire::StatusReply& status, int top);
 
 }  // namespace slackline

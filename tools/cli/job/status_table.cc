@@ -315,17 +315,6 @@ std::string ClocksText(const wire::StatusReply& status) {
   return text;
 }
 
-// What is under way, and the last one. Empty: there is none of either.
-std::string CheckpointText(const wire::StatusReply& status) {
-  std::string text = status.checkpoint();
-  if (text.empty()) text = status.checkpoint_failed();
-  if (!status.has_last_checkpoint()) return text;
-  const run::CheckpointRecord& last = status.last_checkpoint();
-  return absl::StrCat(text, text.empty() ? "" : "; the last one: ", "step ",
-                      last.clock(), " is in ", last.folder(), " (",
-                      BytesText(static_cast<double>(last.bytes())), ")");
-}
-
 // The last `max` moves that are done.
 std::string LastMovesText(const wire::StatusReply& status, int max) {
   const int count = std::min(max, status.moved_size());
@@ -345,6 +334,34 @@ Configured ConfiguredBy(const config::ClusterConfig& config) {
   return members;
 }
 
+std::string MembersText(const wire::StatusReply& status,
+                        const Configured& configured) {
+  return absl::StrCat(
+      PresenceText(status.view(), "server", ServersOf(status, configured)),
+      ", ",
+      PresenceText(status.view(), "worker", WorkersOf(status, configured)),
+      configured.any_server_takes_over
+          ? absl::StrCat("; coordinator: server ", status.coordinator_server())
+          : "");
+}
+
+std::string CopiesLine(const wire::StatusReply& status,
+                       const Configured& configured) {
+  if (configured.replicas == 0 || status.view().owner_server_size() == 0)
+    return "";
+  return CopiesText(CopiesOf(status, configured.replicas));
+}
+
+std::string CheckpointText(const wire::StatusReply& status) {
+  std::string text = status.checkpoint();
+  if (text.empty()) text = status.checkpoint_failed();
+  if (!status.has_last_checkpoint()) return text;
+  const run::CheckpointRecord& last = status.last_checkpoint();
+  return absl::StrCat(text, text.empty() ? "" : "; the last one: ", "step ",
+                      last.clock(), " is in ", last.folder(), " (",
+                      BytesText(static_cast<double>(last.bytes())), ")");
+}
+
 std::string StatusTable(const wire::StatusReply& status,
                         const Configured& configured,
                         const StatusTableOptions& options) {
@@ -360,13 +377,7 @@ std::string StatusTable(const wire::StatusReply& status,
   if (!view.end().reason().empty()) {
     absl::StrAppend(&text, "reason: ", view.end().reason(), "\n");
   }
-  absl::StrAppend(
-      &text, "members: ", PresenceText(view, "server", servers), ", ",
-      PresenceText(view, "worker", workers),
-      configured.any_server_takes_over
-          ? absl::StrCat("; coordinator: server ", status.coordinator_server())
-          : "",
-      "\n");
+  absl::StrAppend(&text, "members: ", MembersText(status, configured), "\n");
   for (const std::string& sentence : status.held_up()) {
     absl::StrAppend(&text, "held up: ", sentence, "\n");
   }
@@ -374,9 +385,9 @@ std::string StatusTable(const wire::StatusReply& status,
     absl::StrAppend(&text, "slow: ", slow.sentence(),
                     slow.advice().empty() ? "" : "; ", slow.advice(), "\n");
   }
-  if (configured.replicas > 0 && view.owner_server_size() > 0) {
-    absl::StrAppend(&text, "copies: ",
-                    CopiesText(CopiesOf(status, configured.replicas)), "\n");
+  if (const std::string copies = CopiesLine(status, configured);
+      !copies.empty()) {
+    absl::StrAppend(&text, "copies: ", copies, "\n");
   }
   if (!status.mode_policy().empty()) {
     absl::StrAppend(&text, "mode policy: ", status.mode_policy(), "\n");

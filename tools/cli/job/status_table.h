@@ -33,6 +33,16 @@ std::string StatusTable(const wire::StatusReply& status,
                         const Configured& configured = {},
                         const StatusTableOptions& options = {});
 
+// Its parts that are lines of their own. Empty: there is nothing to say.
+// "2 servers, 3 of 4 workers (worker 2: gone)".
+std::string MembersText(const wire::StatusReply& status,
+                        const Configured& configured);
+// How far the copies are that shards are to have.
+std::string CopiesLine(const wire::StatusReply& status,
+                       const Configured& configured);
+// The checkpoint that is under way, and the last one.
+std::string CheckpointText(const wire::StatusReply& status);
+
 // As ToJson(); under "gone" the names of the members that are not there, and
 // under "redundancy" the CopiesState, null if there are to be none.
 nlohmann::ordered_json StatusJson(const wire::StatusReply& status,

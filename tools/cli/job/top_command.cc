@@ -43,11 +43,6 @@ std::string FitToScreen(const std::string& text) {
   return fitting;
 }
 
-bool IsOver(const JobConnection& job) {
-  const wire::JobState state = job.status().view().state();
-  return state == wire::FINISHED || state == wire::FAILED;
-}
-
 void Say(const TopOptions& options, const JobConnection& job,
          const std::string& end) {
   if (options.json) return;  // The last status, or the summary, has it.
@@ -98,7 +93,7 @@ absl::Status Watch(const TopOptions& options) {
                            : absl::StrCat(shown == 0 ? "" : "\n", text));
     }
     shown += heard_now;
-    if (heard_now && IsOver(job)) {
+    if (heard_now && IsOver(job.status().view())) {
       Say(options, job, EndText(job.status().view()));
       return absl::OkStatus();
     }

@@ -12,6 +12,7 @@
 #include "common/utf8.h"
 #include "job/job_config.h"
 #include "tools/cli/display.h"
+#include "tools/cli/experiment/track_command.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/run/by_hand.h"
 #include "tools/cli/run/given_config.h"
@@ -97,11 +98,21 @@ int Run(const RunOptions& given) {
   if (const std::optional<config::ClusterConfig> as_given =
           WhatIsGiven(options);
       as_given.has_value() && as_given->launch().has_kubernetes()) {
+    if (!options.track.empty()) {
+      complain(
+          "--track: the files of a run on Kubernetes are there and not here; "
+          "leave it out, and give slackline track the folder of the volume");
+      return kExitUsage;
+    }
     const absl::StatusOr<int> done =
         RunOnKubernetes(options, *as_given, &display);
     if (done.ok()) return *done;
     complain(done.status().message());
     return kExitFailed;
+  }
+  if (const int usable = CheckTrackers(options.bin_dir, options.track);
+      usable != kExitDone) {
+    return usable;
   }
   const absl::StatusOr<SlurmPlan> plan = PlanSlurm(&options);
   if (!plan.ok()) {

@@ -29,6 +29,7 @@ struct RunOptions {
   // ServerRestarts().
   std::optional<int> restart_servers = {};
   bool progress = true;
+  std::vector<std::string> track = {};  // Trackers, as TrackOptions::to.
   // Processes are placed on these hosts, as ParseHosts() has them, or on those
   // of a file; empty: on those of the config.
   std::string hosts = {};

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "tools/cli/experiment/track_command.h"
 #include "tools/cli/job/job_flags.h"
 #include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/run.h"
@@ -179,6 +180,12 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
                  "job with checkpoint { best_by: ... }")
       ->needs(resume);
   command
+      ->add_option("--track", run->track,
+                   absl::StrCat("Sends the records of the run to an experiment "
+                                "tracker as they come: ",
+                                kTrackersHelp))
+      ->allow_extra_args(false);
+  command
       ->add_option("--restart-workers", run->restart_workers,
                    "How often each worker that dies is started again; "
                    "default: 0")
@@ -263,6 +270,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       if (option->get_expected_max() > 0)
         options.flags_again.push_back(option->results().back());
     }
+    for (const std::string& to : options.track)
+      options.flags_again.insert(options.flags_again.end(), {"--track", to});
     options.slurm = AllocationHere();
     options.batch_command = BatchCommand(program, *run_command);
     *exit_code = Run(options);

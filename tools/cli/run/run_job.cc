@@ -17,6 +17,7 @@
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "tools/cli/display.h"
+#include "tools/cli/experiment/track_command.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/given_config.h"
@@ -120,6 +121,13 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
         "reaches the ports of this job can read, change and stop it");
   }
   if (!key->note().empty()) display->Print(key->note());
+
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Tracking> tracking,
+                      Tracking::Start({.folder = out_dir,
+                                       .bin_dir = options.bin_dir,
+                                       .to = options.track,
+                                       .project = {}},
+                                      display));
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,

@@ -208,7 +208,7 @@ def load_run(folder: pathlib.Path, problems: list[str]) -> Run:
     config = folder / "cluster.textproto"
     run = Run(variant=folder.name, seed=0, folder=folder.name, state=FINISHED if ended else TO_DO)
     if (folder / "run.json").exists():  # Of an experiment.
-        run.started = _read_object(folder / "run.json").get("started")
+        run.started = read_object(folder / "run.json").get("started")
     elif config.exists():  # `slackline run` writes it at the start.
         run.started = config.stat().st_mtime
     if (folder / "metrics.jsonl").exists():
@@ -226,7 +226,7 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
             f"{path}: there is no such file, and no metrics.jsonl or images of a run; give the folder "
             "that `slackline compare` or `slackline run` wrote"
         )
-    data = _read_object(path)
+    data = read_object(path)
     problems: list[str] = []
     variants: list[Variant] = []
     for index, entry in enumerate(_field(path, data, "variants", list)):
@@ -330,9 +330,7 @@ def _elapsed_seconds(folder: pathlib.Path, runs: list[str]) -> float:
     for name in runs:
         try:
             seconds = number(
-                _read_object(folder / "runs" / pathlib.PurePath(name).name / "run.json").get(
-                    "elapsed_seconds"
-                )
+                read_object(folder / "runs" / pathlib.PurePath(name).name / "run.json").get("elapsed_seconds")
             )
         except LoadError:
             continue
@@ -351,7 +349,7 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
     place = folder / run.folder
     try:
         if (place / "run.json").exists():
-            info = _read_object(place / "run.json")
+            info = read_object(place / "run.json")
             run.error = str(info.get("error") or "")
             run.command = str(info.get("command") or "")
             run.commit = str(info.get("commit") or "")
@@ -408,7 +406,7 @@ def _step_of_divergence(run: Run) -> Optional[int]:
 
 def _read_summary(path: pathlib.Path) -> dict:
     """Only the shapes are checked: what is no number there is one unknown."""
-    summary = _read_object(path)
+    summary = read_object(path)
     for name in ("missed_clocks", "missed_updates", "lead"):
         _field(path, summary, name, dict)
         _field(path, summary, name + "_histogram", list)
@@ -421,40 +419,43 @@ def _read_summary(path: pathlib.Path) -> dict:
 
 
 def _read_metrics(path: pathlib.Path, ended: bool) -> list[Record]:
-    records = []
     text = _read_text(path)
     if not ended:  # Up to the line that is being written.
         text = text[: text.rfind("\n") + 1]
-    for line_number, line in enumerate(text.splitlines(), start=1):
-        try:
-            data = json.loads(line)
-            kind = data["kind"]
-            if kind not in ("eval", "train"):
-                raise ValueError(f"kind is '{kind}', it must be eval or train")
-            step = int(data["step"])
-            if not 0 <= step < 2**63:
-                raise ValueError(f"step is {step}, it must be in [0, 2^63)")
-            values = data.get("values", {})
-            if not isinstance(values, dict):
-                raise ValueError(f"values is a {type(values).__name__}, it must be a dict")
-            records.append(
-                Record(
-                    kind=kind,
-                    rank=int(data.get("rank", 0)),
-                    step=step,
-                    epoch=number(data.get("epoch")),
-                    seconds=number(data.get("seconds")),
-                    loss=number(data.get("loss")),
-                    has_loss="loss" in data,
-                    accuracy=number(data.get("accuracy")),
-                    examples_per_second=number(data.get("examples_per_second")),
-                    values={name: number(value) for name, value in values.items()},
-                )
-            )
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-            raise LoadError(f"{path}:{line_number}: {reason}; run this run again") from error
-    return records
+    return [
+        record_of(line, f"{path}:{line_number}")
+        for line_number, line in enumerate(text.splitlines(), start=1)
+    ]
+
+
+def record_of(line: str, place: str) -> Record:
+    """`place`: of the line, for LoadError."""
+    try:
+        data = json.loads(line)
+        kind = data["kind"]
+        if kind not in ("eval", "train"):
+            raise ValueError(f"kind is '{kind}', it must be eval or train")
+        step = int(data["step"])
+        if not 0 <= step < 2**63:
+            raise ValueError(f"step is {step}, it must be in [0, 2^63)")
+        values = data.get("values", {})
+        if not isinstance(values, dict):
+            raise ValueError(f"values is a {type(values).__name__}, it must be a dict")
+        return Record(
+            kind=kind,
+            rank=int(data.get("rank", 0)),
+            step=step,
+            epoch=number(data.get("epoch")),
+            seconds=number(data.get("seconds")),
+            loss=number(data.get("loss")),
+            has_loss="loss" in data,
+            accuracy=number(data.get("accuracy")),
+            examples_per_second=number(data.get("examples_per_second")),
+            values={name: number(value) for name, value in values.items()},
+        )
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        raise LoadError(f"{place}: {reason}; run this run again") from error
 
 
 def _read_images(folder: pathlib.Path, problems: list[str]) -> list[Image]:
@@ -491,7 +492,8 @@ def _read_text(path: pathlib.Path) -> str:
         raise LoadError(f"{path}: byte {error.start} is no UTF-8; run this run again") from error
 
 
-def _read_object(path: pathlib.Path) -> dict:
+def read_object(path: pathlib.Path) -> dict:
+    """LoadError names the file and what is wrong with it."""
     try:
         data = json.loads(_read_text(path))
     except ValueError as error:

@@ -8,16 +8,16 @@ Protocol Buffers, tensorflow.Event of event.proto: wall_time = 1 (double),
 step = 2 (int64), file_version = 3 (string), summary = 5; tensorflow.Summary of
 summary.proto: value = 1, in it tag = 1 (string), simple_value = 2 (float) or
 image = 4, in it height = 1, width = 2, colorspace = 3 (channels; int32 all),
-encoded_image_string = 4 (bytes).
+encoded_image_string = 4 (bytes), or metadata = 9 and tensor = 8 for a text.
 """
 
 import datetime
 import math
 import pathlib
 import struct
-from typing import Any, Iterator
+from typing import Any
 
-from . import files, load
+from . import figures, files, load
 
 
 def write_event_files(experiment: load.Experiment, folder: pathlib.Path) -> int:
@@ -34,8 +34,11 @@ def write_event_file(run: load.Run, place: pathlib.Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("events.out.tfevents.*.slackline"):
         old.unlink()
-    name = f"events.out.tfevents.{int(unix_seconds(run.started)):010d}.slackline"
-    files.write_bytes(place / name, event_file(run))
+    files.write_bytes(place / file_name(unix_seconds(run.started)), event_file(run))
+
+
+def file_name(started: float) -> str:
+    return f"events.out.tfevents.{int(started):010d}.slackline"
 
 
 def unix_seconds(started: Any) -> float:
@@ -57,47 +60,28 @@ def unix_seconds(started: Any) -> float:
 def event_file(run: load.Run) -> bytes:
     started = unix_seconds(run.started)
     summaries = [
-        (started + seconds, step, _value(tag, _scalar(value)))
-        for tag, step, seconds, value in _scalars(run)
-    ] + [
-        (image.written, image.step, _value(f"images/{image.name}", _image(image))) for image in run.images
-    ]
-    parts = [_record(_event(started) + b"\x1a" + _sized(b"brain.Event:2"))]  # Field 3, sized.
-    for wall_time, step, value in sorted(summaries, key=lambda summary: summary[0]):
-        # Field 5, in it field 1.
-        parts.append(_record(_event(wall_time, step) + b"\x2a" + _sized(b"\x0a" + _sized(value))))
-    return b"".join(parts)
+        (started + of.seconds, of.step, _value(tag, _scalar(value)))
+        for of in figures.of_run(run)
+        for tag, value in of.values.items()
+    ] + [(image.written, image.step, _value(f"images/{image.name}", _image(image))) for image in run.images]
+    summaries.sort(key=lambda summary: summary[0])
+    return beginning(started) + b"".join(_summary(*summary) for summary in summaries)
 
 
-def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
-    """Tag, step, seconds, value. Train losses and a program's own figures are means
-    over the workers at one step, rates are sums."""
-    for record in run.evaluations():
-        if record.has_loss:
-            yield "test/loss", record.step, _known(record.seconds), record.loss
-        if math.isfinite(record.accuracy):
-            yield "test/accuracy", record.step, _known(record.seconds), record.accuracy
-        for name, value in record.values.items():
-            yield f"test/{name}", record.step, _known(record.seconds), value
-    by_step: dict[int, list[load.Record]] = {}
-    for record in run.records:
-        if record.kind == "train":
-            by_step.setdefault(record.step, []).append(record)
-    for step, same in by_step.items():
-        seconds = max(_known(record.seconds) for record in same)
-        losses = [record.loss for record in same if record.has_loss]
-        if losses:
-            yield "train/loss", step, seconds, sum(losses) / len(losses)
-        for name in {name: None for record in same for name in record.values}:
-            known = [record.values[name] for record in same if name in record.values]
-            yield f"train/{name}", step, seconds, sum(known) / len(known)
-        rate = sum(record.examples_per_second for record in same)
-        if math.isfinite(rate) and run.has_wall_time():
-            yield "examples_per_second", step, seconds, rate
+def beginning(started: float) -> bytes:
+    """What an event file begins with."""
+    return _record(_event(started) + b"\x1a" + _sized(b"brain.Event:2"))  # Field 3, sized.
 
 
-def _known(seconds: float) -> float:
-    return seconds if math.isfinite(seconds) else 0.0
+def scalar_events(started: float, of: figures.Figures) -> bytes:
+    return b"".join(
+        _summary(started + of.seconds, of.step, _value(tag, _scalar(value)))
+        for tag, value in of.values.items()
+    )
+
+
+def text_event(wall_time: float, tag: str, text: str) -> bytes:
+    return _summary(wall_time, 0, _value(tag, _text(text)))
 
 
 # ---- Protocol Buffers
@@ -106,6 +90,11 @@ def _known(seconds: float) -> float:
 def _event(wall_time: float, step: int = 0) -> bytes:
     event = b"\x09" + struct.pack("<d", wall_time)  # Field 1, 64 bits.
     return event + b"\x10" + _varint(step) if step else event  # Field 2, varint.
+
+
+def _summary(wall_time: float, step: int, value: bytes) -> bytes:
+    # Field 5, in it field 1.
+    return _record(_event(wall_time, step) + b"\x2a" + _sized(b"\x0a" + _sized(value)))
 
 
 def _value(tag: str, content: bytes) -> bytes:
@@ -120,6 +109,14 @@ def _image(image: load.Image) -> bytes:
     content = b"\x08" + _varint(image.height) + b"\x10" + _varint(image.width)
     content += b"\x18" + _varint(image.channels) + b"\x22" + _sized(image.png)
     return b"\x22" + _sized(content)  # Field 4, sized.
+
+
+def _text(text: str) -> bytes:
+    # metadata = 9, in it plugin_data = 1, in it plugin_name = 1; tensor = 8, in it
+    # dtype = 1 (DT_STRING is 7) and string_val = 8.
+    plugin = _sized(b"\x0a" + _sized(b"\x0a" + _sized(b"text")))
+    tensor = _sized(b"\x08\x07" + b"\x42" + _sized(text.encode()))
+    return b"\x4a" + plugin + b"\x42" + tensor
 
 
 def _single(value: float) -> float:

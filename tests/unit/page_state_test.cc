@@ -1,0 +1,187 @@
+#include "tools/cli/page/page_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/modes.h"
+
+namespace slackline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A running job of a server and the workers of these ranks, at this time.
+wire::StatusReply PageStatus(double seconds, const std::vector<int>& ranks) {
+  wire::StatusReply status;
+  wire::View& view = *status.mutable_view();
+  view.set_job("digits");
+  view.set_state(wire::RUNNING);
+  *view.add_phase()->mutable_mode() = ModeOf("asp");
+  wire::Table& table = *view.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+  table.set_name("weight");
+  table.add_shape(100);
+  table.set_shard_elements(100);
+  view.add_owner_server(0);
+  view.add_owner_thread(0);
+  view.add_server()->add_thread();
+  status.set_run_seconds(seconds);
+  run::ServerStats& server = *status.add_server();
+  run::ThreadLoad& thread = *server.add_thread();
+  thread.set_utilisation(0.25);
+  thread.add_shard()->set_busy(0.25);
+  for (const int rank : ranks) {
+    run::WorkerStats& worker = *status.add_worker();
+    worker.set_rank(rank);
+    worker.set_clock(static_cast<int64_t>(10 * seconds));
+    worker.set_train_loss(0.5 + rank);
+    worker.set_examples(100);
+    worker.set_compute_seconds(seconds / 2);
+  }
+  return status;
+}
+
+std::vector<std::string> EventsOf(const PageState& page) {
+  std::vector<std::string> texts;
+  const Json now = page.Now();
+  for (const Json& event : now["events"])
+    texts.push_back(event["text"].get<std::string>());
+  return texts;
+}
+
+TEST(PageStateTest, APointHasItsMembersByIndex) {
+  PageState page(Configured{});
+  page.Update(PageStatus(2, {0, 2}));
+  const Json now = page.Now();
+  EXPECT_EQ(now["history"]["count"], 1);
+  const Json& point = now["history"]["last"];
+  EXPECT_EQ(point["t"], 2);
+  EXPECT_EQ(point["clock"], (Json{20, nullptr, 20}));
+  EXPECT_EQ(point["work"], (Json{1.0, nullptr, 1.0}));
+  EXPECT_EQ(point["busy"], (Json{0.25}));
+  EXPECT_EQ(point["loss"], 1.5);
+  EXPECT_TRUE(point["test_loss"].is_null());
+  EXPECT_EQ(page.History()["points"], (Json::array({point})));
+}
+
+// However long it is looked at: from the first reply to the last, evenly.
+TEST(PageStateTest, HistoryIsBounded) {
+  constexpr int kReplies = 2000;
+  PageState page(Configured{});
+  size_t count = 0;
+  uint64_t every = 1;
+  for (int i = 0; i < kReplies; ++i) {
+    page.Update(PageStatus(i, {0}));
+    const Json history = page.Now()["history"];
+    const auto now = history["count"].get<size_t>();
+    ASSERT_LE(now, 720u);
+    if (history["every"] == every) {
+      // A browser that has them all takes the newest, and needs no other.
+      ASSERT_LE(now, count + 1);
+      ASSERT_GE(now, count);
+    }
+    count = now;
+    every = history["every"].get<uint64_t>();
+  }
+  const Json history = page.History();
+  const Json& points = history["points"];
+  EXPECT_GE(points.size(), 360u);
+  for (size_t i = 0; i < points.size(); ++i)
+    ASSERT_EQ(points[i]["t"], static_cast<double>(i * every));
+  EXPECT_GE(points.back()["t"].get<double>(), kReplies - every);
+}
+
+TEST(PageStateTest, WhatGrowsWithTheModelStaysWithTheJob) {
+  PageState page(Configured{});
+  page.Update(PageStatus(1, {0}));
+  const Json now = page.Now();
+  EXPECT_THAT(now["status"]["view"]["table"], IsEmpty());
+  EXPECT_THAT(now["status"]["view"]["owner_server"], IsEmpty());
+  EXPECT_THAT(now["status"]["server"][0]["thread"][0]["shard"], IsEmpty());
+  ASSERT_EQ(now["shards"].size(), 1u);
+  EXPECT_EQ(now["shards"][0]["at"], "0.0");
+  EXPECT_EQ(now["status"]["server"][0]["load"]["busiest"], 0.25);
+}
+
+TEST(PageStateTest, StalenessIsCountedOverServersAndCut) {
+  wire::StatusReply status = PageStatus(1, {0});
+  *status.add_server() = status.server(0);
+  status.mutable_server(1)->set_index(1);
+  for (run::ServerStats& server : *status.mutable_server()) {
+    for (int i = 0; i < 100; ++i) server.mutable_missed_clocks()->add_bin(1);
+    server.mutable_missed_clocks()->set_max(99);
+  }
+  PageState page(Configured{});
+  page.Update(status);
+  const Json staleness = page.Now()["staleness"];
+  ASSERT_EQ(staleness["bins"].size(), 48u);
+  EXPECT_EQ(staleness["bins"][0], 2);
+  EXPECT_EQ(staleness["bins"][47], 2 * 53);
+  EXPECT_EQ(staleness["max"], 99);
+}
+
+TEST(PageStateTest, TellsWhatIsNew) {
+  PageState page(Configured{});
+  page.Update(PageStatus(1, {0, 1}));
+  EXPECT_THAT(EventsOf(page), ElementsAre("the job is running"));
+  wire::StatusReply status = PageStatus(2, {0, 2});
+  status.add_held_up("worker 2 is loading, without progress for 4 s");
+  status.mutable_last_checkpoint()->set_folder("c/100");
+  status.mutable_last_checkpoint()->set_clock(100);
+  run::MoveRecord& move = *status.add_moved();
+  move.set_name("weight");
+  move.set_to_server(1);
+  status.set_moves(1);
+  run::ModeRecord& change = *status.add_mode_changed();
+  *change.mutable_from() = ModeOf("asp");
+  *change.mutable_to() = ModeOf("bsp");
+  change.set_seconds(1.5);
+  page.Update(status);
+  EXPECT_THAT(EventsOf(page),
+              ElementsAre("the job is running", "worker 2 has joined",
+                          "worker 1 is gone",
+                          "worker 2 is loading, without progress for 4 s",
+                          HasSubstr("the mode has changed from asp to bsp"),
+                          "shard weight has moved from 0.0 to 1.0",
+                          "a checkpoint of step 100 is in c/100"));
+  // The same again, but for how long it has been so, is nothing new.
+  status.set_held_up(0, "worker 2 is loading, without progress for 5 s");
+  page.Update(status);
+  EXPECT_EQ(EventsOf(page).size(), 7u);
+  status.mutable_view()->set_state(wire::FAILED);
+  status.mutable_view()->mutable_end()->set_reason("worker 2 is gone");
+  page.Update(status);
+  EXPECT_EQ(EventsOf(page).back(), "the job has failed: worker 2 is gone");
+}
+
+TEST(PageStateTest, SilenceIsToldOnceAndTheStatusStays) {
+  PageState page(Configured{});
+  page.Update(PageStatus(3, {0}));
+  page.SetSilence("nobody answers");
+  page.SetSilence("nobody answers");
+  EXPECT_EQ(page.Now()["silence"], "nobody answers");
+  EXPECT_EQ(page.Now()["status"]["view"]["job"], "digits");
+  EXPECT_EQ(EventsOf(page).size(), 2u);
+  page.Update(PageStatus(4, {0}));
+  EXPECT_EQ(page.Now()["silence"], "");
+  EXPECT_EQ(page.Now()["over"], false);
+  page.SetEnd("the job has ended: finished");
+  EXPECT_EQ(page.Now()["over"], true);
+  EXPECT_EQ(EventsOf(page).back(), "the job has ended: finished");
+}
+
+TEST(PageStateTest, EventsAreBounded) {
+  PageState page(Configured{});
+  for (int i = 0; i < 500; ++i) page.Update(PageStatus(i, {0, 1 + i % 2}));
+  EXPECT_EQ(page.Now()["events"].size(), 200u);
+}
+
+}  // namespace
+}  // namespace slackline

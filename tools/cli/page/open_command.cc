@@ -1,0 +1,210 @@
+#include "tools/cli/page/open_command.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <array>
+#include <deque>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/config/cluster_config.h"
+#include "common/mutex.h"
+#include "common/process/exit_code.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "tools/cli/command_output.h"
+#include "tools/cli/page/job_orders.h"
+#include "tools/cli/page/page_state.h"
+#include "tools/cli/run/summary_table.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// An order waits for the next look at the orders, and for the coordinator.
+constexpr absl::Duration kOrdersLookEvery = absl::Milliseconds(50);
+constexpr int kOrdersMax = 16;
+
+// What is not UTF-8 (a path, say) is shown with marks in its place.
+std::string Text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What the thread that speaks with the job and those of the server share.
+class SharedPage {
+ public:
+  explicit SharedPage(Configured configured) : state_(std::move(configured)) {}
+
+  void Update(const wire::StatusReply& status) {
+    const MutexLock lock(mutex_);
+    state_.Update(status);
+  }
+  void SetSilence(const std::string& why) {
+    const MutexLock lock(mutex_);
+    state_.SetSilence(why);
+  }
+  void SetEnd(const std::string& how) {
+    const MutexLock lock(mutex_);
+    state_.SetEnd(how);
+  }
+  std::string Now() const {
+    Json now;
+    {
+      const MutexLock lock(mutex_);
+      now = state_.Now();
+    }
+    return Text(now);
+  }
+  std::string History() const {
+    Json history;
+    {
+      const MutexLock lock(mutex_);
+      history = state_.History();
+    }
+    return Text(history);
+  }
+
+  // Waits until TakeOrder() has given it to who carries it out.
+  absl::StatusOr<std::string> Order(absl::string_view body) {
+    Json order = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+    if (order.is_discarded())
+      return absl::InvalidArgumentError("an order is a JSON object");
+    std::future<absl::StatusOr<std::string>> answer;
+    {
+      const MutexLock lock(mutex_);
+      if (closed_) return absl::UnavailableError("slackline open ends");
+      if (orders_.size() >= kOrdersMax) {
+        return absl::ResourceExhaustedError(
+            "too many orders wait for the coordinator");
+      }
+      orders_.emplace_back().order = std::move(order);
+      answer = orders_.back().answer.get_future();
+    }
+    return answer.get();
+  }
+  struct Given {
+    Json order;
+    std::promise<absl::StatusOr<std::string>> answer;
+  };
+  std::optional<Given> TakeOrder() {
+    const MutexLock lock(mutex_);
+    if (orders_.empty()) return std::nullopt;
+    Given given = std::move(orders_.front());
+    orders_.pop_front();
+    return given;
+  }
+  // Nobody takes orders any more.
+  void Close() {
+    const MutexLock lock(mutex_);
+    closed_ = true;
+    for (Given& given : orders_)
+      given.answer.set_value(absl::UnavailableError("slackline open ends"));
+    orders_.clear();
+  }
+
+ private:
+  mutable Mutex mutex_;
+  PageState state_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Given> orders_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Asks once more. False: the job has ended, and nobody needs to be asked again.
+bool Look(const OpenOptions& options, JobConnection* job, SharedPage* page) {
+  if (HasEnded(options.job.config)) {
+    const absl::StatusOr<RunResult> run = ReadRunResult(options.job.config);
+    page->SetEnd(
+        run.ok() ? absl::StrCat("the job has ended: ", EndText(run->summary))
+                 : "the job has ended");
+    return false;
+  }
+  if (!job->Refresh().ok()) {
+    page->SetSilence(
+        "no coordinator answers; another one may go on with the job");
+    return true;
+  }
+  page->Update(job->status());
+  return !IsOver(job->status().view());
+}
+
+// The address that a browser on another machine can use, if this one listens at
+// all of its own.
+std::string NamedUrl(const OpenOptions& options, const PageServer& server) {
+  const std::string& host = options.page.host;
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  if (host != "0.0.0.0" || gethostname(name.data(), name.size() - 1) != 0)
+    return server.url();
+  return absl::StrReplaceAll(server.url(), {{host, name.data()}});
+}
+
+std::string AddressText(const OpenOptions& options, const PageServer& server) {
+  std::string text = absl::StrCat("page: ", NamedUrl(options, server), "\n");
+  if (IsLoopback(options.page.host)) {
+    absl::StrAppend(&text, "from another machine: ssh -L ", server.port(),
+                    ":127.0.0.1:", server.port(),
+                    " THIS-HOST, and the same address there\n");
+  } else {
+    absl::StrAppend(&text,
+                    "without encryption: whoever reads this address on its way "
+                    "can stop the job\n");
+  }
+  return absl::StrCat(text, "Ctrl-C ends the page, not the job\n");
+}
+
+absl::Status Serve(const OpenOptions& options) {
+  if (HasEnded(options.job.config)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run in ", options.job.config,
+        " has ended; `slackline status` shows how, and docs/run.ipynb draws "
+        "what it has left"));
+  }
+  // Before the connection, whose threads must not take the signals.
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
+  SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
+  SharedPage page(ConfiguredBy(job.config()));
+  page.Update(job.status());
+  SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PageServer> server,
+      PageServer::Start(
+          options.page,
+          {.now = [&page] { return page.Now(); },
+           .history = [&page] { return page.History(); },
+           .order =
+               [&page](absl::string_view body) { return page.Order(body); }}));
+  PrintResult(AddressText(options, *server));
+  JobOrders orders(&job);
+  absl::Time next = TimeSource().Now() + options.interval;
+  bool goes_on = !IsOver(job.status().view());
+  while (signals->Wait(kOrdersLookEvery).all() == 0) {
+    bool ordered = false;
+    while (std::optional<SharedPage::Given> given = page.TakeOrder()) {
+      given->answer.set_value(orders.Give(given->order));
+      ordered = true;
+    }
+    if (!goes_on || (TimeSource().Now() < next && !ordered)) continue;
+    next = TimeSource().Now() + options.interval;
+    orders.Look();
+    goes_on = Look(options, &job, &page);
+  }
+  page.Close();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int OpenPage(const OpenOptions& options) {
+  const absl::Status served = Serve(options);
+  return served.ok() ? kExitDone : Fail("open", served);
+}
+
+}  // namespace slackline

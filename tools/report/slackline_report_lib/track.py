@@ -1,0 +1,470 @@
+"""`slackline track`: sends the records of a run, or of an experiment with its runs, to
+trackers, while it goes on or afterwards.
+
+What has been sent is in track.json in the folder of the run, for each tracker, so the
+same command again sends what is new, and nothing twice.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from typing import Any, Iterator, Optional, Union
+
+from . import figures, files, load, tensorboard, trackers
+
+DESCRIPTION = """\
+Sends the records of a run to experiment trackers: config, commit, hashes, losses,
+accuracy, throughput, staleness and waiting. Of a run that goes on it follows the
+files until that has ended; Ctrl-C ends the following. Of an experiment, the folder of
+`slackline compare` or `ablate`, it sends every run as a child of one for the whole.
+
+TO is one of these; docs/tracking.md says where each keeps what:
+
+  mlflow[:PLACE]       a folder, or the address of a server
+  wandb[:FOLDER]       with a folder offline, for `wandb sync` later
+  tensorboard[:FOLDER] event files; needs no package
+
+The same command again sends what is new, and nothing twice.
+
+Exit status: 0 all is sent; 1 a tracker has failed; 2 wrong usage, or its package is
+missing."""
+
+STATE = "track.json"
+LOOK_SECONDS = 2.0
+RETRY_SECONDS = 30.0  # Of a tracker that has failed.
+# Who has written no record for so long is not waited for.
+SILENT_SECONDS = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="slackline_track.py",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", metavar="DIR", type=pathlib.Path, help="of a run or of an experiment")
+    parser.add_argument("--to", action="append", required=True, help="the tracker; may be repeated")
+    parser.add_argument("--project", help="there; default: the job or the experiment")
+    parser.add_argument("--model", action="store_true", help="also send the model's file")
+    parser.add_argument("--no-follow", action="store_true", help="send what is there now")
+    # For `slackline run`: whether --to is usable; and a run that begins in the folder, also
+    # more than once, until the end of the standard input says that it is over.
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--until-told", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    try:
+        for to in asked.to:
+            trackers.check(to)
+        if asked.check:
+            return 0
+    except trackers.TrackError as error:
+        _complain(str(error))
+        return 2
+    folder: pathlib.Path = asked.folder
+    if not asked.until_told and not _has_records(folder):
+        _complain(
+            f"{folder} has no metrics.jsonl and no experiment.json; give the folder that `slackline run`, "
+            "`compare` or `ablate` has written"
+        )
+        return 1
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    if asked.no_follow:
+        told.set()
+    elif asked.until_told:
+        threading.Thread(target=_await_end_of_input, args=[told], daemon=True).start()
+    return _follow([_Way(asked, to) for to in asked.to], told)
+
+
+def _await_end_of_input(told: threading.Event) -> None:
+    os.read(sys.stdin.fileno(), 1)
+    told.set()
+
+
+def _complain(text: str) -> None:
+    print(f"slackline_track: {text}", file=sys.stderr, flush=True)
+
+
+class _Way:
+    """To one tracker. What fails there is said once, and tried again."""
+
+    def __init__(self, asked: argparse.Namespace, to: str) -> None:
+        self._asked, self._to = asked, to
+        self._source: Optional[Union[_Run, _Experiment]] = None
+        self._retry_at = 0.0
+        self.until_told: bool = asked.until_told
+        self.failed = ""  # The last look, with these words.
+
+    def look(self, last: bool) -> bool:
+        """Whether all is sent that will ever be."""
+        if not last and time.monotonic() < self._retry_at:
+            return False
+        try:
+            if self._source is None:
+                if not _has_records(self._asked.folder):
+                    return False
+                self._source = _source(self._asked, self._to)
+            over = self._source.look(last)
+            if last:
+                self._source.leave()
+            self.failed = ""
+            return over
+        except Exception as error:  # Of whatever kind its package has.
+            lines = str(error).strip().splitlines() or [""]
+            text = f"{self._to}: {type(error).__name__}: {lines[0][:500]}"
+            if not self.failed:
+                _complain(text + ("" if last else f"; tried again every {RETRY_SECONDS:.0f} s"))
+            self.failed = text
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            # Begins again at what track.json says has been sent.
+            source, self._source = self._source, None
+            if source is not None:
+                with contextlib.suppress(Exception):
+                    source.leave()
+            return False
+
+
+def _follow(ways: list[_Way], told: threading.Event) -> int:
+    until_told = ways[0].until_told
+    while True:
+        last = told.is_set()
+        over = all([way.look(last) for way in ways])
+        if last or (over and not until_told):
+            break
+        told.wait(LOOK_SECONDS)
+    return 1 if any(way.failed for way in ways) else 0
+
+
+def _is_experiment(folder: pathlib.Path) -> bool:
+    return (folder / "experiment.json").exists()
+
+
+def _has_records(folder: pathlib.Path) -> bool:
+    return _is_experiment(folder) or (folder / "metrics.jsonl").exists()
+
+
+def _source(asked: argparse.Namespace, to: str) -> "Union[_Run, _Experiment]":
+    tracker = trackers.make(to)
+    key = f"{to.partition(':')[0]}:{tracker.place}"
+    options = _Options(tracker, key, asked.project, asked.model, asked.until_told)
+    if _is_experiment(asked.folder):
+        return _Experiment(asked.folder, options)
+    return _Run(asked.folder, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    tracker: trackers.Tracker
+    key: str  # Of its part in track.json.
+    project: Optional[str]
+    model: bool
+    until_told: bool
+
+
+class _Sent:
+    """What the tracker has of the run in a folder."""
+
+    def __init__(self, folder: pathlib.Path, key: str, run: str) -> None:
+        self._path, self._key = folder / STATE, key
+        known = _state_of(self._path).get(key, {})
+        # Another run may have been in this folder.
+        self.of: dict[str, Any] = known if known.get("run") == run else {"run": run}
+
+    def save(self) -> None:
+        # Another tracker's part may have changed meanwhile.
+        state = {**_state_of(self._path), self._key: self.of}
+        files.write_text(self._path, json.dumps(state, indent=2) + "\n")
+
+
+def _state_of(path: pathlib.Path) -> dict:
+    return load.read_object(path) if path.exists() else {}
+
+
+class _Run:
+    def __init__(
+        self, folder: pathlib.Path, options: _Options, parent: Optional[str] = None, group: str = "",
+        tags: Optional[dict[str, str]] = None,
+    ) -> None:  # fmt: skip
+        self._folder, self._options = folder, options
+        self._parent, self._group, self._tags = parent, group, tags or {}
+        self._id: Optional[str] = None
+        self._forget("")
+
+    def _forget(self, run: str) -> None:
+        self._run = run
+        self._bytes = 0  # Of metrics.jsonl that have been read.
+        self._lines = 0
+        self._steps: dict[int, list[load.Record]] = collections.defaultdict(list)
+        self._last_of: dict[int, load.Record] = {}  # By rank.
+        self._now = 0.0  # The largest time of a record.
+
+    def look(self, last: bool) -> bool:
+        if not self._has_begun():
+            return False
+        run = run_of(self._folder)
+        if run != self._run:
+            self.leave()
+            self._forget(run)
+            self._sent = _Sent(self._folder, self._options.key, run)
+        summary = self._summary()
+        if self._id is None and self._sent.of.get("end") == summary.get("ended_at", ""):
+            return True  # Nothing is new since the end was sent.
+        new = list(self._read())
+        for record in new:
+            self._last_of[record.rank] = record
+            self._now = max(self._now, load.number(record.seconds) or 0.0)
+            if record.kind == "train":
+                self._steps[record.step].append(record)
+        if self._id is None:
+            self._id = self._options.tracker.begin(self._beginning(), self._sent.of.get("id"))
+            self._sent.of["id"] = self._id
+            self._sent.save()
+        self._send("eval", [figures.of_evaluation(record) for record in new if record.kind == "eval"])
+        over = bool(summary)
+        self._send("train", [figures.of_step(self._steps.pop(step)) for step in self._complete(over or last)])
+        if over:
+            self._options.tracker.end(self._id, self._end(summary))
+            self._id = None
+            self._sent.of["end"] = summary.get("ended_at", "")
+            self._sent.save()
+        return over
+
+    def leave(self) -> None:
+        if self._id is not None:
+            self._options.tracker.end(self._id, None)
+            self._id = None
+
+    def _has_begun(self) -> bool:
+        if not (self._folder / "metrics.jsonl").exists():
+            return False
+        if not self._options.until_told:
+            return True
+        # Else what is there is of the run before.
+        runs, config = self._folder / "runs.txt", self._folder / "cluster.textproto"
+        return runs.exists() and runs.stat().st_mtime_ns >= config.stat().st_mtime_ns
+
+    def _read(self) -> Iterator[load.Record]:
+        """The whole lines that are new."""
+        path = self._folder / "metrics.jsonl"
+        if path.stat().st_size < self._bytes:  # A run that goes on has dropped some.
+            self._forget(self._run)
+        with open(path, "rb") as file:
+            file.seek(self._bytes)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        for line in data.splitlines():
+            self._lines += 1
+            yield load.record_of(line.decode(errors="replace"), f"{path}:{self._lines}")
+        self._bytes += len(data)
+
+    def _complete(self, all_of_them: bool) -> list[int]:
+        """The steps that every worker who still writes has come to."""
+        if all_of_them or not self._steps:
+            return sorted(self._steps)
+        workers = sum(int(n) for key, n in self._config().items() if _is_worker_count(key))
+        silent = self._now - SILENT_SECONDS
+        reached = []
+        for rank in {*range(workers), *self._last_of}:
+            last = self._last_of.get(rank)
+            if (last.seconds if last else 0.0) >= silent:
+                reached.append(last.step if last else -1)
+        bound = min(reached, default=-1)
+        return sorted(step for step in self._steps if step <= bound)
+
+    def _send(self, kind: str, found: list[figures.Figures]) -> None:
+        """What is behind the last step that was sent."""
+        new = [of for of in found if of.step > self._sent.of.get(kind, -1) and of.values]
+        if not new:
+            return
+        assert self._id is not None
+        self._options.tracker.log(self._id, new)
+        self._sent.of[kind] = max(of.step for of in new)
+        self._sent.save()
+
+    def _config(self) -> dict[str, str]:
+        return flat((self._folder / "cluster.textproto").read_text(encoding="utf-8", errors="replace"))
+
+    def _summary(self) -> dict:
+        path = self._folder / "summary.json"
+        return load.read_object(path) if path.exists() else {}
+
+    def _beginning(self) -> trackers.Beginning:
+        config = self._config()
+        return trackers.Beginning(
+            name=self._folder.absolute().name,
+            project=self._options.project or self._group or config.get("job", "slackline"),
+            folder=self._folder,
+            started=_started(self._folder),
+            parent=self._parent,
+            group=self._group,
+            config=config,
+            tags={"slackline.run": self._run, "slackline.folder": str(self._folder.absolute()), **self._tags},
+        )
+
+    def _end(self, summary: dict) -> trackers.End:
+        found: dict[str, float] = {}
+        tags: dict[str, str] = {}
+        for name, value in _leaves(summary):
+            if isinstance(value, str):
+                tags[f"slackline.{name}"] = value[:5000]
+            elif not isinstance(value, bool) and isinstance(value, (int, float)):
+                found[f"summary/{name}"] = float(value)
+        model = self._folder / "model.safetensors"
+        return trackers.End(
+            finished=summary.get("state") == "FINISHED",
+            figures=found,
+            tags={name: value for name, value in tags.items() if value},
+            files=_there(self._folder, "cluster.textproto", "summary.json", "failure.txt"),
+            model=model if self._options.model and model.exists() else None,
+        )
+
+
+class _Experiment:
+    """A run for the whole, and its runs as children of it."""
+
+    def __init__(self, folder: pathlib.Path, options: _Options) -> None:
+        self._folder, self._options = folder, options
+        self._id: Optional[str] = None
+        self._runs: dict[str, _Run] = {}
+        self._over: set[str] = set()
+        self._ended = False
+
+    def look(self, last: bool) -> bool:
+        if self._ended and not last:  # Only a report is still to come.
+            return True
+        state = load.read_object(self._folder / "experiment.json")
+        name = str(state.get("name") or self._folder.absolute().name)
+        if self._id is None:
+            self._sent = _Sent(self._folder, self._options.key, name)
+            self._id = self._options.tracker.begin(self._beginning(name, state), self._sent.of.get("id"))
+            self._sent.of["id"] = self._id
+            self._sent.save()
+        axes = {of.get("name"): of.get("axes") or {} for of in state.get("variants") or []}
+        to_do = 0
+        for entry in state.get("runs") or []:
+            folder = str(entry.get("folder") or "")
+            ended = entry.get("state") != load.TO_DO
+            to_do += not ended
+            if not folder or (folder in self._over and not last):
+                continue
+            if folder not in self._runs:
+                variant = str(entry.get("variant"))
+                tags = {"slackline.variant": variant, "slackline.seed": str(entry.get("seed"))}
+                tags.update({f"slackline.axis.{key}": str(of) for key, of in axes.get(variant, {}).items()})
+                options = dataclasses.replace(self._options, until_told=False)
+                self._runs[folder] = _Run(self._folder / folder, options, self._id, name, tags)
+            # One that has failed at its start has left no summary.
+            if self._runs[folder].look(last or ended) or ended:
+                self._runs.pop(folder).leave()
+                self._over.add(folder)
+        if to_do > 0:
+            return False
+        self._options.tracker.end(self._id, self._end(state))
+        self._id = None
+        self._ended = True
+        return True
+
+    def leave(self) -> None:
+        for run in self._runs.values():
+            run.leave()
+        if self._id is not None:
+            self._options.tracker.end(self._id, None)
+            self._id = None
+
+    def _beginning(self, name: str, state: dict) -> trackers.Beginning:
+        tags = {key: state.get(key) for key in ("title", "baseline", "command", "commit")}
+        tags["question"] = " ".join(str(line) for line in state.get("question") or [])
+        return trackers.Beginning(
+            name=name,
+            project=self._options.project or name,
+            folder=self._folder,
+            started=(self._folder / "experiment.textproto").stat().st_mtime,
+            parent=None,
+            group=name,
+            config={},
+            tags={f"slackline.{key}": str(value) for key, value in tags.items() if value},
+        )
+
+    def _end(self, state: dict) -> trackers.End:
+        states = [entry.get("state") for entry in state.get("runs") or []]
+        return trackers.End(
+            finished=all(of == load.FINISHED for of in states),
+            figures={"runs": float(len(states)), "runs_finished": float(states.count(load.FINISHED))},
+            tags={},
+            files=_there(
+                self._folder, "experiment.textproto", "experiment.json", "report.html", "data/results.csv"
+            ),
+            model=None,
+        )
+
+
+def run_of(folder: pathlib.Path) -> str:
+    """Which run's records a folder has: of runs that go on from each other the first one's
+    number, or the folder's own where there is none."""
+    path = folder / "runs.txt"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return lines[0] if lines else ""
+
+
+def flat(text: str) -> dict[str, str]:
+    """The fields of cluster.textproto, which has one in a line, by their paths:
+    "optimizer.momentum.learning_rate". Of those that repeat the second one is "worker.1.count"."""
+    found: dict[str, str] = {}
+    path: list[str] = []
+    seen: collections.Counter[str] = collections.Counter()
+
+    def unique(name: str) -> str:
+        whole = ".".join([*path, name])
+        seen[whole] += 1
+        return name if seen[whole] == 1 else f"{name}.{seen[whole] - 1}"
+
+    for line in text.splitlines():
+        line = line.strip()
+        if line.endswith("{"):
+            path.append(unique(line[:-1].strip()))
+        elif line == "}" and path:
+            path.pop()
+        elif line and not line.startswith("#"):
+            name, _, value = line.partition(":")
+            found[".".join([*path, unique(name)])] = value.strip().strip('"')
+    return found
+
+
+def _is_worker_count(key: str) -> bool:
+    parts = key.split(".")
+    return parts[0] == "worker" and parts[-1] == "count" and len(parts) <= 3
+
+
+def _started(folder: pathlib.Path) -> float:
+    """When its command began, as the files say it."""
+    own = folder / "run.json"
+    if own.exists():
+        return tensorboard.unix_seconds(load.read_object(own).get("started"))
+    return (folder / "cluster.textproto").stat().st_mtime
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by their paths, "worker.0.steps"; not those of lists of numbers, which the file has."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if isinstance(inner, (dict, str)):
+                yield from _leaves(inner, f"{path}.{index}")
+    else:
+        yield path, math.nan if value is None else value
+
+
+def _there(folder: pathlib.Path, *names: str) -> list[pathlib.Path]:
+    return [folder / name for name in names if os.path.exists(folder / name)]
