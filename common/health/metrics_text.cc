@@ -32,6 +32,14 @@ void AddTable(absl::Span<const Metric> metrics,
         page->Begin(name, "histogram", metric.help);
         page->Add(MetricHistogram(stats, metric), labels);
         break;
+      case Metric::Kind::kByPhase:
+        page->Begin(name, kCounter, metric.help);
+        for (const auto& [phase, seconds] : MetricPhases(stats, metric)) {
+          Exposition::Labels of_phase = labels;
+          of_phase.emplace_back("phase", phase);
+          page->Add(seconds, of_phase);
+        }
+        break;
     }
   }
 }
@@ -122,6 +130,30 @@ void AddWorker(const run::WorkerStats& stats, const Exposition::Labels& self,
          static_cast<double>(progress.for_ms()) * 1e-3, self, page);
 }
 
+void AddStragglers(const wire::StatusReply& status, Exposition* page) {
+  if (status.slowness_size() > 0) {
+    page->Begin("slackline_job_slowness_ratio", kGauge,
+                "Time of a worker for a step, without waiting, over the median "
+                "of the others; 0: there is none");
+  }
+  for (const run::Slowness& slowness : status.slowness()) {
+    page->Add(slowness.relative(), {{"worker", absl::StrCat(slowness.rank())}});
+  }
+  AddOne("slackline_job_stragglers", kGauge,
+         "Alarms of `status`: workers that are slower than the others, or than "
+         "they were",
+         status.straggler_size(), {}, page);
+  if (status.straggler_size() == 0) return;
+  page->Begin("slackline_job_straggler_ratio", kGauge,
+              "Of each alarm: how many times slower the worker is, and where");
+  for (const run::Straggler& straggler : status.straggler()) {
+    page->Add(straggler.times(),
+              {{"worker",
+                straggler.has_rank() ? absl::StrCat(straggler.rank()) : "all"},
+               {"phase", straggler.phase()}});
+  }
+}
+
 void AddJob(const wire::StatusReply& status, Exposition* page) {
   const wire::View& view = status.view();
   const std::string prefix = "slackline_job_";
@@ -158,6 +190,7 @@ void AddJob(const wire::StatusReply& status, Exposition* page) {
           "Since the job started to run, when the last checkpoint was taken",
           status.last_checkpoint().seconds());
   }
+  AddStragglers(status, page);
   for (const run::MetricRecord& record : status.latest()) {
     if (record.kind() != run::MetricRecord::EVAL) continue;
     gauge("test_step", "The step of the last evaluation",

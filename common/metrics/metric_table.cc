@@ -1,6 +1,7 @@
 #include "common/metrics/metric_table.h"
 
 #include "common/metrics/histogram.h"
+#include "common/metrics/step_phases.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -15,7 +16,6 @@ using Worker = run::WorkerStats;
 
 // Sums of such numbers stay far from overflow.
 constexpr int64_t kCountMax = int64_t{1} << 50;
-constexpr double kAmountMax = 1e18;
 
 constexpr Metric kServer[] = {
     {Server::kPushesFieldNumber, Kind::kCounter, "pushes_total",
@@ -61,6 +61,8 @@ constexpr Metric kServer[] = {
     {Server::kLeadFieldNumber, Kind::kHistogram, "lead_clocks",
      "Clocks by which a step was ahead of what all workers had completed when "
      "it pulled"},
+    {Server::kPhaseSecondsFieldNumber, Kind::kByPhase, "phase_seconds_total",
+     "Time of all shard threads, by what they do; the rest is idle"},
 };
 
 constexpr Metric kWorker[] = {
@@ -86,6 +88,8 @@ constexpr Metric kWorker[] = {
      "Time at pulls, collectives and all-reduce"},
     {Worker::kNonfiniteFieldNumber, Kind::kCounter, "nonfinite_total",
      "Steps by all-reduce in which the gradient had a NaN or an infinity"},
+    {Worker::kPhaseSecondsFieldNumber, Kind::kByPhase, "phase_seconds_total",
+     "Time of the worker, by the phase of its steps"},
 };
 
 const FieldDescriptor& FieldOf(const Message& stats, const Metric& metric) {
@@ -103,6 +107,12 @@ absl::Span<const Metric> WorkerMetrics() { return kWorker; }
 const run::Histogram& MetricHistogram(const Message& stats,
                                       const Metric& metric) {
   return static_cast<const run::Histogram&>(
+      stats.GetReflection()->GetMessage(stats, &FieldOf(stats, metric)));
+}
+
+std::vector<std::pair<std::string, double>> MetricPhases(const Message& stats,
+                                                         const Metric& metric) {
+  return PhasesOf(
       stats.GetReflection()->GetMessage(stats, &FieldOf(stats, metric)));
 }
 
@@ -152,6 +162,11 @@ void FoldMetrics(absl::Span<const Metric> metrics, const Message& from,
                                  reflection.GetDouble(from, &field));
         break;
       case FieldDescriptor::CPPTYPE_MESSAGE:
+        if (metric.kind == Kind::kByPhase) {
+          AddPhases(from.GetReflection()->GetMessage(from, &field),
+                    reflection.MutableMessage(to, &field));
+          break;
+        }
         MergeHistogram(MetricHistogram(from, metric),
                        static_cast<run::Histogram*>(
                            reflection.MutableMessage(to, &field)));
@@ -176,12 +191,14 @@ bool AreFigures(absl::Span<const Metric> metrics, const Message& stats) {
       case FieldDescriptor::CPPTYPE_INT32:
         if (read.GetInt32(stats, &field) < 0) return false;
         break;
-      case FieldDescriptor::CPPTYPE_DOUBLE: {
-        const double value = read.GetDouble(stats, &field);
-        if (!(value >= 0 && value <= kAmountMax)) return false;  // Also of NaN.
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        if (!IsAmount(read.GetDouble(stats, &field))) return false;
         break;
-      }
       case FieldDescriptor::CPPTYPE_MESSAGE:
+        if (metric.kind == Kind::kByPhase) {
+          if (!AreSeconds(read.GetMessage(stats, &field))) return false;
+          break;
+        }
         if (MetricHistogram(stats, metric).bin_size() > kHistogramBinsMax)
           return false;
         break;

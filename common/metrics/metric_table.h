@@ -7,6 +7,10 @@
 
 #include <google/protobuf/message.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/types/span.h"
 #include "proto/run.pb.h"
 
@@ -17,8 +21,9 @@ struct Metric {
     kCounter,    // Grows while the process lives; its name ends in _total.
     kGauge,      // Of now.
     kHistogram,  // A run::Histogram.
+    kByPhase,    // A counter for each phase: a message of numbers.
   };
-  int field = 0;  // A number of any kind, or a run::Histogram.
+  int field = 0;  // A number of any kind, or a message as its kind says.
   Kind kind = Kind::kCounter;
   const char* name = "";  // With its unit; without "slackline_server_".
   const char* help = "";  // A sentence without its stop.
@@ -30,11 +35,14 @@ struct Metric {
 absl::Span<const Metric> ServerMetrics();
 absl::Span<const Metric> WorkerMetrics();
 
-// The message is one of the table's. Of a number, and of a histogram.
+// The message is one of the table's. Of a number, of a histogram, and of each
+// phase, by its name.
 double MetricValue(const google::protobuf::Message& stats,
                    const Metric& metric);
 const run::Histogram& MetricHistogram(const google::protobuf::Message& stats,
                                       const Metric& metric);
+std::vector<std::pair<std::string, double>> MetricPhases(
+    const google::protobuf::Message& stats, const Metric& metric);
 
 // Adds to `*to` what `from` has counted, as far as the table folds it.
 void FoldMetrics(absl::Span<const Metric> metrics,

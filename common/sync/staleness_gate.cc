@@ -30,7 +30,9 @@ bool StalenessGate::Park(const Pull& pull) {
   ParkedPull& parked = at->second;
   const bool repeated = !added && parked.pull.request_id == pull.request_id;
   if (added) parked.place = next_place_++;
+  const absl::Time since = repeated ? parked.pull.since : pull.since;
   parked.pull = pull;
+  parked.pull.since = since;
   AddWait(&Pull::needed, parked, &for_all_);
   AddWait(&Pull::complete, parked, &for_complete_);
   return !repeated;

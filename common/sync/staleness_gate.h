@@ -12,7 +12,8 @@
 // number of parked pulls, amortised: only pulls for which something has come
 // true are looked at.
 //
-// Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
+// Pure state machine: no I/O, threads, time or randomness; the time that a pull
+// carries means nothing here. Thread-compatible;
 // the thread that owns the shard is its only caller.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "common/sync/participants.h"
 
 namespace slackline {
@@ -35,6 +37,8 @@ struct GatedPull {
   Clock complete = 0;  // Of the shard: clocks below it are complete.
   bool state = false;  // Optimizer slots, too.
   bool exact = false;  // As wire::Pull::Step says.
+  // When it was asked for, first: carried for whoever answers it.
+  absl::Time since = absl::InfiniteFuture();
 };
 
 // A parked pull, and its place in the parking order.

@@ -323,6 +323,7 @@ NB_MODULE(_core, m) {
       .def("finish_step", &Worker::FinishStep, "gradients"_a, "options"_a,
            "skipped"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
+      .def("loaded", &Worker::Loaded, "seconds"_a)
       // Of each table: updates, and slots as tensors on the host.
       .def("begin_with", &Worker::BeginWith, "states"_a)
       // The same with slots as bytes; None if the job has finished.

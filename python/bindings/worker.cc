@@ -308,6 +308,10 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
   }
 }
 
+void Worker::Loaded(double seconds) {
+  session().Loaded(absl::Seconds(seconds));
+}
+
 void Worker::Log(const std::string& name, double value) {
   session().Log(name, value);
 }

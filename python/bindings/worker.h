@@ -100,6 +100,7 @@ class Worker {
                   const std::vector<StepOptions>& options,
                   const std::vector<int>& skipped);
   void Log(const std::string& name, double value);
+  void Loaded(double seconds);
   // As Session::BeginWith(): of each table the updates and, as the optimizer
   // has them, the slots. After Open(), before the first Next(). Holds the
   // arrays.

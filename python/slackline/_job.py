@@ -1009,6 +1009,10 @@ class Job:
         brought = self._gather("optimizer.step()", "a look at what steps", said)
         _agreement.check_steps(self._step or 0, brought)
 
+    def _loaded(self, seconds: float) -> None:
+        """So much of the open step's time went into getting its batch."""
+        self._world.loaded(seconds)
+
     def _hands_out(self) -> None:
         """The script begins with a step: its data set, or with the first batch itself."""
         assert self._arrivals is not None

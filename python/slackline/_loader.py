@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional
 
 import torch
@@ -40,6 +41,26 @@ class _Rows:
         for rows in self._batches:
             index = torch.tensor(rows)
             yield [tensor[index] for tensor in self._tensors]
+
+
+class _Timed:
+    """Batches; the job is told how long each one has taken."""
+
+    def __init__(self, job: "Job", batches: Iterable[Any]) -> None:
+        self._job = job
+        began = time.perf_counter()
+        self._batches = iter(batches)  # May start processes.
+        job._loaded(time.perf_counter() - began)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return next(self._batches)
+        finally:
+            self._job._loaded(time.perf_counter() - began)
 
 
 class Loader:
@@ -229,7 +250,7 @@ class Loader:
             loader = self.elastic.loader()
             while step is not None:
                 job._hands_out()  # Loading is the script's, too.
-                for part, batch in enumerate(self.elastic.batches(loader, *job._examples)):
+                for part, batch in enumerate(_Timed(job, self.elastic.batches(loader, *job._examples))):
                     if part > 0:
                         job._check_in_step(step)
                     yield batch
@@ -255,7 +276,7 @@ class Loader:
             for part in range(self.accumulate):
                 batch = next(batches, None)
                 if batch is None and isinstance(self._dataset, data.IterableDataset):
-                    batches = iter(self._loader)
+                    batches = _Timed(job, self._loader)
                     batch = next(batches, None)
                 if batch is None:
                     raise RuntimeError(
@@ -275,10 +296,10 @@ class Loader:
                 self._epoch = epoch
             self._rest.position = position * self.accumulate
         if position == 0:
-            return iter(self._loader)
+            return _Timed(self._job, self._loader)
         # A DataLoader draws a number when it begins, and this epoch has begun before.
         random_state = torch.get_rng_state()
-        batches = iter(self._loader)
+        batches = _Timed(self._job, self._loader)
         torch.set_rng_state(random_state)
         return batches
 

@@ -136,6 +136,10 @@ class Joined:
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
 
+    def loaded(self, seconds: float) -> None:
+        """So much of the step's time went into getting its batch."""
+        self._worker.loaded(seconds)
+
     def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
         self._worker.evaluated(task, scores, tables.memory)
 
@@ -288,6 +292,9 @@ class Alone:
 
     def log(self, name: str, value: float) -> None:
         self._means.setdefault(name, []).append(value)
+
+    def loaded(self, seconds: float) -> None:
+        pass
 
     def evaluated(self, task: _Evaluation, scores: Dict[str, float], tables: Tables) -> None:
         self._say(task.clock, task.means, scores)

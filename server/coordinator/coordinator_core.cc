@@ -142,6 +142,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       stalls_({.timeout = options.stall_timeout,
                .finish_timeout = options.save_timeout + options.stall_timeout,
                .lease = options.lease}),
+      stragglers_(StragglerWatch::Options()),
       gradients_(options.nonfinite, options.gradient_bound),
       store_({.bytes_max = options.store_bytes_max,
               .waiting_max = options.parked_calls_max}),
@@ -708,8 +709,16 @@ bool CoordinatorCore::AllDone() const {
 }
 
 void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
-  if (!editor_.running()) return held_up_.clear();
+  if (!editor_.running()) {
+    stragglers_.Clear();
+    return held_up_.clear();
+  }
   if (now < next_look_) return;
+  StragglerWatch::News slow = stragglers_.Look(view());
+  for (const std::string& sentence : slow.begun) totals_.AddStraggler(sentence);
+  for (std::vector<std::string>* const sentences : {&slow.begun, &slow.ended})
+    std::move(sentences->begin(), sentences->end(),
+              std::back_inserter(effects->log));
   next_look_ = now + options_.lease / (4 * Membership::kHeartbeatsPerLease);
   StallWatch::Findings found = stalls_.Look(view(), now);
   held_up_ = std::move(found.held_up);
@@ -801,6 +810,7 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
   // A job knows no other clocks than these.
   worker->worker.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
   stalls_.OnReport(worker->incarnation, worker->worker.progress(), now);
+  stragglers_.OnReport(worker->incarnation, worker->worker);
   checkpointer_.OnClock(worker->worker.clock());
   modes_.AskPolicy(now, effects);
   EndStalls(now, effects);  // May remove it.
@@ -1330,6 +1340,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   modes_.PutStatus(now, &status);
   checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
+  stragglers_.PutStatus(&status);
   std::vector<const run::ServerStats*> servers;
   for (const auto& [index, server] : members_.servers())
     servers.push_back(&server->server);

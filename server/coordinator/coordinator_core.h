@@ -18,6 +18,7 @@
 // | Membership | who joins, and whose lease has run out |
 // | LinkCheck | whether those who have joined can connect with each other |
 // | StallWatch | who is heard of, and holds others up for too long |
+// | StragglerWatch | who is slower than others, or than before, and where |
 // | GradientWatch | what the job does about gradients that are not applied |
 // | JobOutcome | when the job has come to its end |
 // | Placement | which shard moves where: users, the planner |
@@ -70,6 +71,7 @@
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/stats_check.h"
+#include "server/coordinator/straggler_watch.h"
 #include "server/coordinator/suspension.h"
 #include "server/coordinator/user_calls.h"
 #include "server/coordinator/view_editor.h"
@@ -295,6 +297,7 @@ class CoordinatorCore {
   UserCalls user_calls_;
   JobOutcome outcome_;
   StallWatch stalls_;
+  StragglerWatch stragglers_;
   GradientWatch gradients_;
   GroupStore store_;
   Gathers gathers_;

@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
+#include "common/metrics/step_phases.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
 #include "server/coordinator/failure_page.h"
@@ -44,6 +45,12 @@ nlohmann::ordered_json TracebacksJson(const run::Summary& summary) {
   return tracebacks;
 }
 
+nlohmann::ordered_json PhasesJson(const google::protobuf::Message& phases) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [phase, seconds] : PhasesOf(phases)) json[phase] = seconds;
+  return json;
+}
+
 nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
   nlohmann::ordered_json workers = nlohmann::ordered_json::array();
   for (const run::WorkerSummary& worker : summary.worker()) {
@@ -52,6 +59,7 @@ nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
                        {"examples", worker.examples()},
                        {"compute_seconds", worker.compute_seconds()},
                        {"wait_seconds", worker.wait_seconds()},
+                       {"phase_seconds", PhasesJson(worker.phase_seconds())},
                        {"bytes_pushed", worker.bytes_pushed()},
                        {"bytes_pulled", worker.bytes_pulled()},
                        {"bytes_resent", worker.bytes_resent()},
@@ -589,6 +597,8 @@ absl::Status WriteSummaryFile(const std::string& folder,
        {"bytes_resent", summary.bytes_resent()},
        {"retries", summary.retries()},
        {"refused", RefusedJson(summary.refused())},
+       {"server_phase_seconds", PhasesJson(summary.server_phase_seconds())},
+       {"stragglers", summary.stragglers()},
        {"shards_moved", summary.shards_moved()},
        {"bytes_moved", summary.bytes_moved()},
        {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},

@@ -25,6 +25,7 @@ void RunTotals::Add(int32_t rank, const run::WorkerStats& stats,
   worker.set_examples(stats.examples());
   worker.set_compute_seconds(stats.compute_seconds());
   worker.set_wait_seconds(stats.wait_seconds());
+  *worker.mutable_phase_seconds() = stats.phase_seconds();
   worker.set_bytes_pushed(stats.bytes_pushed());
   worker.set_bytes_pulled(stats.bytes_pulled());
   worker.set_bytes_resent(stats.bytes_resent());
@@ -56,6 +57,12 @@ void RunTotals::AddLost(const std::string& sentence) {
   if (lost_.size() < kLostMax) lost_.push_back(sentence);
 }
 
+void RunTotals::AddStraggler(const std::string& sentence) {
+  if (stragglers_.size() >= kStragglersMax) return;
+  news_ = true;
+  stragglers_.push_back(sentence);
+}
+
 void RunTotals::AddTraceback(int32_t rank, const std::string& text) {
   if (text.empty()) return;
   if (tracebacks_.size() >= kTracebacksMax && tracebacks_.count(rank) == 0)
@@ -73,6 +80,7 @@ coordinator::TotalsState RunTotals::Keep() const {
   state.mutable_nonfinite()->insert(nonfinite_.begin(), nonfinite_.end());
   state.mutable_lost()->Add(lost_.begin(), lost_.end());
   state.set_lost_count(lost_count_);
+  state.mutable_straggler()->Add(stragglers_.begin(), stragglers_.end());
   for (const auto& [rank, text] : tracebacks_) {
     run::Traceback& traceback = *state.add_traceback();
     traceback.set_rank(rank);
@@ -90,6 +98,7 @@ void RunTotals::Load(const coordinator::TotalsState& state) {
   nonfinite_.insert(state.nonfinite().begin(), state.nonfinite().end());
   lost_.assign(state.lost().begin(), state.lost().end());
   lost_count_ = state.lost_count();
+  stragglers_.assign(state.straggler().begin(), state.straggler().end());
   for (const run::Traceback& traceback : state.traceback())
     tracebacks_[traceback.rank()] = traceback.text();
 }
@@ -138,6 +147,8 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   summary->set_bytes_to_followers_resent(
       server_sums.bytes_to_followers_resent());
   *summary->mutable_refused() = server_sums.refused();
+  *summary->mutable_server_phase_seconds() = server_sums.phase_seconds();
+  summary->mutable_stragglers()->Add(stragglers_.begin(), stragglers_.end());
   PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
   if (lost_count_ > kLostMax) {

@@ -26,6 +26,9 @@ class RunTotals {
   // are kept.
   void AddLost(const std::string& sentence);
 
+  // About a worker that was slow. The first ones are kept.
+  void AddStraggler(const std::string& sentence);
+
   // Where a worker's program has failed. The last one of each of the first
   // ranks is kept. Empty: nothing is known.
   void AddTraceback(int32_t rank, const std::string& text);
@@ -50,7 +53,8 @@ class RunTotals {
   void Load(const coordinator::TotalsState& state);
   bool TakeNews() { return std::exchange(news_, false); }
 
-  static constexpr int kLostMax = 256;  // Sentences.
+  static constexpr int kLostMax = 256;          // Sentences.
+  static constexpr size_t kStragglersMax = 64;  // Likewise.
   static constexpr size_t kTracebacksMax = 16;
   static constexpr size_t kTracebackBytesMax = 8192;
 
@@ -68,6 +72,7 @@ class RunTotals {
   std::map<int32_t, uint64_t> nonfinite_;       // Steps by all-reduce, by rank.
   std::vector<std::string> lost_;
   int64_t lost_count_ = 0;
+  std::vector<std::string> stragglers_;
   std::map<int32_t, std::string> tracebacks_;  // By rank.
   bool news_ = false;
 };

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/metrics/histogram.h"
 #include "common/metrics/metric_table.h"
+#include "common/metrics/step_phases.h"
 
 namespace slackline {
 namespace {
@@ -13,11 +14,8 @@ constexpr size_t kProgressBytesMax = 4096;
 constexpr int kRanksMax = 4096;
 // Sums of such numbers stay far from overflow.
 constexpr int64_t kCountMax = int64_t{1} << 50;
-constexpr double kAmountMax = 1e18;
 
 bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
-// False for NaN.
-bool IsAmount(double value) { return value >= 0 && value <= kAmountMax; }
 
 // Of a gradient, as a root mean square. False for NaN.
 bool IsSize(double value) { return value >= 0 && std::isfinite(value); }
@@ -30,7 +28,8 @@ bool AreAmounts(const run::ShardLoad& load) {
 
 bool AreAmounts(const run::ThreadLoad& load) {
   return IsAmount(load.utilisation()) && IsAmount(load.cpu()) &&
-         IsAmount(load.queue_ms()) && IsAmount(load.bytes_per_busy_second());
+         IsAmount(load.queue_ms()) && IsAmount(load.bytes_per_busy_second()) &&
+         AreSeconds(load.phase_seconds());
 }
 
 bool AreCounts(const run::Refusals& refused) {
@@ -58,8 +57,11 @@ std::string WhyUnfit(const run::WorkerStats& stats) {
                         " bytes about what it does; at most ",
                         kProgressBytesMax, " are allowed");
   }
+  const run::RecentSteps& recent = stats.recent();
   if (!AreFigures(WorkerMetrics(), stats) ||
-      !IsCount(stats.progress().for_ms())) {
+      !IsCount(stats.progress().for_ms()) || !IsCount(recent.steps()) ||
+      recent.count() < 0 || !AreSeconds(recent.mean()) ||
+      !IsAmount(recent.deviation())) {
     return kNoNumber;
   }
   return "";

@@ -2068,7 +2068,8 @@ StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
   StalenessGate::Pull gated{.rank = Rank{from.index},
                             .incarnation = from.instance,
                             .request_id = pull.id(),
-                            .state = pull.has_state()};
+                            .state = pull.has_state(),
+                            .since = now_};
   if (pull.has_state()) {
     gated.clock = gated.own_clock = gated.needed = pull.state().clock();
     return gated;
@@ -2146,6 +2147,8 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                  : *answer.mutable_values();
   values.set_version(told.version);
   values.set_shard_clock(reported_clock);
+  if (pull.since < now_)
+    values.set_parked_micros(absl::ToInt64Microseconds(now_ - pull.since));
   const bool as_they_are = pull.state || pull.exact;
   if (!as_they_are)
     values.set_kind(view_->table(shard.range().table).pulled_as());

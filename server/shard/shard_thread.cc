@@ -219,14 +219,24 @@ void ShardThread::Account(absl::Time begin, absl::Duration cpu_begin,
   work_.clear();
 }
 
+absl::Time ShardThread::EndPhase(absl::Duration Phases::*phase) {
+  const absl::Time now = options_.time.Now();
+  phases_.*phase += now - phase_since_;
+  phase_since_ = now;
+  return now;
+}
+
 void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
+  phase_since_ = begin;
   const auto handled = [&] {
+    EndPhase(&Phases::apply);
     if (core_.pending_reply_bytes() >= kFlushBytes) core_.Flush(&effects_);
     Perform();
+    EndPhase(&Phases::answer);
   };
   core_.OnTick(begin, &effects_);
   TakeView();
-  Perform();
+  handled();
   while (true) {
     const absl::StatusOr<bool> received = ReceiveFromControl();
     if (!received.ok()) return Stop(received.status());
@@ -239,7 +249,7 @@ void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
     if (!incoming.ok()) return Stop(incoming.status());
     if (!incoming->has_value()) break;
     ++batch->messages;
-    batch->queued += options_.time.Now() - begin;
+    batch->queued += EndPhase(&Phases::receive) - begin;
     if ((*incoming)->message.header.has_sum_request()) {
       sums_.OnMessage((*incoming)->from, (*incoming)->message, &sum_effects_);
     } else {
@@ -253,8 +263,10 @@ void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
         handled();
       });
   if (!received.ok()) return Stop(received);
+  EndPhase(&Phases::receive);
   core_.Flush(&effects_);
   Perform();
+  EndPhase(&Phases::answer);
 }
 
 absl::StatusOr<bool> ShardThread::ReceiveFromControl() {
@@ -316,6 +328,11 @@ void ShardThread::SendStats() {
     return core_.Owns(shard) || core_.Follows(shard);
   });
   load.set_thread(options_.core.self.thread);
+  run::ThreadPhases& phases = *load.mutable_phase_seconds();
+  phases.set_receive(absl::ToDoubleSeconds(phases_.receive));
+  phases.set_apply(absl::ToDoubleSeconds(phases_.apply));
+  phases.set_answer(absl::ToDoubleSeconds(phases_.answer));
+  *stats.mutable_stats()->mutable_phase_seconds() = phases;
   stats.set_trace(std::move(trace_));
   trace_.clear();
   const absl::Status sent = control_->Send(reply);

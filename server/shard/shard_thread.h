@@ -66,6 +66,12 @@ class ShardThread {
   const wire::Endpoints& endpoints() const { return endpoints_; }
 
  private:
+  // What the thread has done so far, in time; between batches it is idle.
+  struct Phases {
+    absl::Duration receive;
+    absl::Duration apply;
+    absl::Duration answer;
+  };
   ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
               std::unique_ptr<Channel> control, const Options& options,
               const config::LearningRateSchedule& schedule);
@@ -73,6 +79,9 @@ class ShardThread {
   // What the batch from `begin` on cost: to be told to the meter.
   void Account(absl::Time begin, absl::Duration cpu_begin,
                LoadMeter::Batch batch);
+  // What was done since the last call, in this batch, was that. Returns the
+  // time.
+  absl::Time EndPhase(absl::Duration Phases::*phase);
   // Takes in what has arrived; the time that messages waited goes to `*batch`.
   void HandleBatch(absl::Time begin, LoadMeter::Batch* batch);
   // True if there was a message.
@@ -108,6 +117,8 @@ class ShardThread {
   absl::Duration sleep_owed_;    // For Options::slowdown.
   absl::Duration kept_waiting_;  // For a processor, as of the last look at it,
   absl::Duration kept_in_batches_;  // and as far as it is in batches already.
+  Phases phases_;
+  absl::Time phase_since_;  // Up to then time is in phases_, within a batch.
   absl::Time next_look_;
   Poller poller_;
   std::shared_ptr<const View> view_;

@@ -108,6 +108,16 @@ void CheckWorkers(const nlohmann::json& summary, const ModeCase& mode) {
     EXPECT_LE(worker["compute_seconds"].get<double>() +
                   worker["wait_seconds"].get<double>(),
               summary["wall_seconds"].get<double>());
+    // The phases are all of the steps' time.
+    double phases = 0;
+    for (const auto& [phase, seconds] : worker["phase_seconds"].items()) {
+      EXPECT_GE(seconds, 0.0) << phase;
+      phases += seconds.get<double>();
+    }
+    EXPECT_GE(phases, worker["compute_seconds"].get<double>());
+    EXPECT_LE(phases, summary["wall_seconds"].get<double>());
+    EXPECT_GT(worker["phase_seconds"]["loading"], 0.0);
+    EXPECT_GT(worker["phase_seconds"]["computing"], 0.0);
     pushed += worker["bytes_pushed"].get<uint64_t>();
     pulled += worker["bytes_pulled"].get<uint64_t>();
   }

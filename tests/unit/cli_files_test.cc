@@ -618,6 +618,28 @@ TEST(StatusTableTest, SaysWhoHoldsWhomUpAndWhatEachDoes) {
   EXPECT_THAT(text, HasSubstr("computing step 18\n"));
 }
 
+TEST(StatusTableTest, SaysWhoIsSlowAndWhereTheTimeOfEachGoes) {
+  wire::StatusReply status;
+  status.mutable_view()->set_state(wire::RUNNING);
+  run::Straggler& slow = *status.add_straggler();
+  slow.set_sentence("worker 2 is 2.4 times slower");
+  slow.set_advice("in bsp the others wait");
+  run::WorkerStats& worker = *status.add_worker();
+  worker.set_rank(2);
+  EXPECT_THAT(StatusTable(status), Not(HasSubstr("loading")));
+  worker.mutable_recent()->set_count(20);
+  worker.mutable_recent()->mutable_mean()->set_loading(0.041);
+  worker.mutable_recent()->mutable_mean()->set_pulling(0.0205);
+  const std::string text = StatusTable(status);
+  EXPECT_THAT(text, HasSubstr("\nslow: worker 2 is 2.4 times slower; in bsp "
+                              "the others wait\n"));
+  EXPECT_THAT(text, HasSubstr("worker      step  loading  computing  waiting  "
+                              "pushing  pulling  reducing\n"));
+  EXPECT_THAT(text,
+              HasSubstr("     2  61.50 ms     67 %          -        -        "
+                        "-     33 %         -\n"));
+}
+
 TEST(SummaryTableTest, SaysWhichServersTheJobWentOnWithout) {
   run::Summary summary = MakeSummary("bsp");
   summary.add_servers_lost("server 1 (pid 7 on host) is dead");

@@ -1,5 +1,6 @@
 // Goal: what ends a job, what its summary says, and that all are told. Method:
 // a job of a few members, played by hand on virtual time.
+#include <algorithm>
 #include <cstdint>
 
 #include "gmock/gmock.h"
@@ -238,6 +239,40 @@ TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
   EXPECT_EQ(summary.worker(0).nonfinite(), 2u);
   EXPECT_EQ(summary.worker(1).nonfinite(), 4u);
   EXPECT_THAT(summary.missed_clocks_histogram(), ElementsAre(8));
+}
+
+TEST_F(CoordinatorCoreTest, ASlowWorkerIsNamedInTheLogInStatusAndInTheSummary) {
+  StartJob();
+  std::vector<std::string> log;
+  const auto beat = [&](int rank, int64_t steps, double loading) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_[rank]);
+    run::WorkerStats& stats = *heartbeat.mutable_worker();
+    stats.set_clock(steps);
+    stats.mutable_phase_seconds()->set_loading(loading * steps);
+    stats.mutable_recent()->set_steps(steps);
+    stats.mutable_recent()->set_count(20);
+    stats.mutable_recent()->mutable_mean()->set_loading(loading);
+    stats.mutable_recent()->mutable_mean()->set_computing(0.01);
+    const CoordinatorCore::Effects effects = Send(Worker(rank), message);
+    log.insert(log.end(), effects.log.begin(), effects.log.end());
+  };
+  for (const int steps : {5, 6, 7}) {
+    for (const int rank : {0, 1}) beat(rank, steps, rank == 1 ? 0.03 : 0.01);
+    now_ += absl::Seconds(1);
+  }
+  const wire::StatusReply status = core_->Status(now_);
+  ASSERT_EQ(status.straggler_size(), 1);
+  const std::string sentence =
+      "worker 1 is 2.0 times slower than the others since step 0: loading "
+      "takes 30 ms, theirs 10 ms";
+  EXPECT_EQ(status.straggler(0).sentence(), sentence);
+  EXPECT_EQ(status.slowness_size(), 2);
+  EXPECT_EQ(std::count(log.begin(), log.end(), sentence), 1) << "said once";
+  const run::Summary summary = core_->Summary();
+  EXPECT_THAT(summary.stragglers(), ElementsAre(sentence));
+  EXPECT_NEAR(summary.worker(1).phase_seconds().loading(), 0.21, 1e-9);
 }
 
 // ---- Stop rules -------------------------------------------------------------

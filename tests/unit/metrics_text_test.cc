@@ -31,12 +31,14 @@ TEST(MetricTableTest, HasEachFigureOnceAndNamesItAsPrometheusDoes) {
       EXPECT_TRUE(fields.insert(metric.field).second);
       EXPECT_TRUE(names.insert(metric.name).second);
       const std::string name = metric.name;
-      EXPECT_EQ(metric.kind == Metric::Kind::kCounter,
+      EXPECT_EQ(metric.kind == Metric::Kind::kCounter ||
+                    metric.kind == Metric::Kind::kByPhase,
                 name.size() > 6 && name.substr(name.size() - 6) == "_total");
       const auto* const field =
           stats.GetDescriptor()->FindFieldByNumber(metric.field);
       ASSERT_NE(field, nullptr);
-      EXPECT_EQ(metric.kind == Metric::Kind::kHistogram,
+      EXPECT_EQ(metric.kind == Metric::Kind::kHistogram ||
+                    metric.kind == Metric::Kind::kByPhase,
                 field->message_type() != nullptr);
       EXPECT_NE(std::string(metric.help).back(), '.');
     }
@@ -66,7 +68,8 @@ TEST(MetricTableTest, LeavesOutWhatIsNoFigure) {
                              "nonfinite", "reached_clock", "seen_view", "refused", "oversized"}));
   EXPECT_EQ(left_out(WorkerMetrics(), run::WorkerStats()),
             (std::set<std::string>{"rank", "incarnation", "pid", "alive",
-                                   "done", "heard_ms_ago", "progress"}));
+                                   "done", "heard_ms_ago", "progress",
+                                   "recent"}));
 }
 
 TEST(MetricTableTest, FoldsEachFigureOfItsKind) {
@@ -81,7 +84,13 @@ TEST(MetricTableTest, FoldsEachFigureOfItsKind) {
   b.set_shards(1);
   b.set_io_utilisation(0.25);
   AddToHistogram(3, b.mutable_lead());
+  a.mutable_phase_seconds()->set_apply(1.5);
+  b.mutable_phase_seconds()->set_apply(2);
+  b.mutable_phase_seconds()->set_answer(1);
   FoldServerStats(a, &b);
+  EXPECT_EQ(b.phase_seconds().receive(), 0);
+  EXPECT_EQ(b.phase_seconds().apply(), 3.5);
+  EXPECT_EQ(b.phase_seconds().answer(), 1);
   EXPECT_EQ(b.pushes(), 7u);
   EXPECT_EQ(b.shards(), 3);
   EXPECT_EQ(b.pulls_parked(), 5);
@@ -111,6 +120,10 @@ TEST(MetricTableTest, KnowsWhatIsNoFigure) {
   worker.set_train_loss(std::nan(""));
   EXPECT_TRUE(AreFigures(WorkerMetrics(), worker)) << "it may diverge";
   worker.set_wait_seconds(std::nan(""));
+  EXPECT_FALSE(AreFigures(WorkerMetrics(), worker));
+  worker.set_wait_seconds(1);
+  EXPECT_TRUE(AreFigures(WorkerMetrics(), worker));
+  worker.mutable_phase_seconds()->set_pulling(-1);
   EXPECT_FALSE(AreFigures(WorkerMetrics(), worker));
 }
 

@@ -116,6 +116,26 @@ TEST_F(ShardCoreTest, AParkedPullThatIsRepeatedIsToldForWhomItWaits) {
   EXPECT_EQ(reply.answer(0).parked().clock(), 0);
 }
 
+TEST_F(ShardCoreTest, AnAnswerSaysForHowLongItsPullWasParked) {
+  Start("bsp", 2);
+  PushCode(Worker(0), PushOf(0, 1, 1));
+  ShardCore::Effects effects;
+  core_->OnTick(absl::UnixEpoch() + absl::Seconds(5), &effects);
+  Send(Worker(0), PullOf(1, 7));
+  core_->OnTick(absl::UnixEpoch() + absl::Seconds(6), &effects);
+  Send(Worker(0), PullOf(1, 7));  // Asked again.
+  core_->OnTick(absl::UnixEpoch() + absl::Milliseconds(7250), &effects);
+  effects = Send(Worker(1), PushOf(0, 1, 1));
+  ASSERT_THAT(effects.sends, SizeIs(2));
+  const auto parked = [](const Outgoing& out) {
+    return out.message.header.pull_reply().answer(0).values().parked_micros();
+  };
+  EXPECT_EQ(parked(effects.sends[1]), 2250000);
+  effects = Send(Worker(1), PullOf(1, 8));
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(parked(effects.sends[0]), 0) << "it was not";
+}
+
 TEST_F(ShardCoreTest, ALossReleasesWhoWaitedForTheLostWorker) {
   Start("bsp", 3);
   PushCode(Worker(0), PushOf(0, 1, 2));

@@ -39,8 +39,15 @@ ClientCore::TableValues ClientCore::PullResult::Of(TableId table) const {
     values.pieces.push_back({.shard = range.shard,
                              .version = shard.version,
                              .values = shard.values});
+    values.parked.Lengthen(shard.parked);
   }
   return values;
+}
+
+ClientCore::Parked ClientCore::PullResult::LongestParked() const {
+  Parked longest;
+  for (const ShardValue& shard : shards) longest.Lengthen(shard.parked);
+  return longest;
 }
 
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
@@ -770,6 +777,7 @@ bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
     link.in_flight.pop_front();
   std::erase_if(link.in_flight, drop);
   if (link.in_flight.size() == before) return false;
+  if (unacknowledged_bytes_ == 0) acknowledged_at_ = now;
   link.push_heard = now;
   link.push_doubts = 0;
   link.push_doubt_at = absl::InfiniteFuture();  // Counts from now on.
@@ -1064,7 +1072,14 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   ShardValue value{.version = values.version(),
                    .shard_clock = values.shard_clock(),
                    .values = ExpandParameters(kind, frames.front()),
-                   .slots = {frames.begin() + 1, frames.end()}};
+                   .slots = {frames.begin() + 1, frames.end()},
+                   .parked = {}};
+  // It cannot have been parked for longer than it was under way.
+  if (values.parked_micros() > 0) {
+    value.parked.until = now;
+    value.parked.from =
+        std::max(unit.sent, now - absl::Microseconds(values.parked_micros()));
+  }
   if (answer.has_state() && StateHash(value.version, value.values,
                                       value.slots) != answer.state().hash()) {
     return fail(absl::DataLossError(absl::StrCat(

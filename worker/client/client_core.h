@@ -106,11 +106,26 @@ class ClientCore {
     // How often a parked pull asks whom it waits for; at most retry_max.
     absl::Duration parked_delay = absl::Seconds(1);
   };
+  // Between these times a pull waited at a gate for other workers' steps.
+  struct Parked {
+    absl::Time from = absl::InfinitePast();
+    absl::Time until = absl::InfinitePast();
+    // How much of the time from `begin` to `end` it was.
+    absl::Duration Within(absl::Time begin, absl::Time end) const {
+      return std::max(std::min(until, end) - std::max(from, begin),
+                      absl::ZeroDuration());
+    }
+    // Becomes the other one if that is longer.
+    void Lengthen(const Parked& other) {
+      if (other.until - other.from > until - from) *this = other;
+    }
+  };
   struct ShardValue {
     Version version = 0;
     Clock shard_clock = 0;
     Payload values;
     std::vector<Payload> slots;  // Of PullState().
+    Parked parked;
   };
   // The parameters of one table, in the order of its elements.
   struct TableValues {
@@ -121,6 +136,7 @@ class ClientCore {
     };
     TableId table{};
     std::vector<Piece> pieces;
+    Parked parked = {};  // The longest of a piece.
   };
   struct PullResult {
     uint64_t pull_id = 0;
@@ -129,6 +145,7 @@ class ClientCore {
     // The smallest and the largest clock of a shard.
     std::pair<Clock, Clock> ShardClocks() const;
     TableValues Of(TableId table) const;
+    Parked LongestParked() const;
   };
   // All shards of a table have come, of a pull that may be under way.
   struct Brought {
@@ -224,6 +241,8 @@ class ClientCore {
 
   // Payload bytes pushed and not yet acknowledged, queued ones included.
   size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
+  // When all that was pushed until then was acknowledged last.
+  absl::Time acknowledged_at() const { return acknowledged_at_; }
   // What this worker waits for. A parked pull makes it kWorkers, unless a shard
   // thread has left something else unanswered for several time-outs: then
   // whoever holds up that server may hold up the others as well.
@@ -528,6 +547,7 @@ class ClientCore {
   uint64_t next_request_id_ = 1;
   std::map<uint64_t, PendingPull> pending_pulls_;
   size_t unacknowledged_bytes_ = 0;
+  absl::Time acknowledged_at_ = absl::InfinitePast();
   uint64_t bytes_pushed_ = 0;
   uint64_t bytes_resent_ = 0;
   uint64_t bytes_pulled_ = 0;

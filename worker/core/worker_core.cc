@@ -820,8 +820,13 @@ void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
   if (!has_begun_) SayWhereItGoesOn(clock_, now, effects);
   Enter(State::kComputing, now);
   versions_.clear();
-  effects->actions.push_back(Compute{
-      .clock = clock_, .parameters = parameters, .examples = examples_});
+  effects->actions.push_back(
+      Compute{.clock = clock_,
+              .parameters = parameters,
+              .examples = examples_,
+              .acknowledged = client_->unacknowledged_bytes() == 0
+                                  ? client_->acknowledged_at()
+                                  : absl::InfinitePast()});
   if (parameters != nullptr) {
     for (const ClientCore::ShardValue& value : parameters->shards)
       versions_.push_back(value.version);

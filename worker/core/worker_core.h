@@ -81,6 +81,9 @@ class WorkerCore {
     Parameters parameters;
     // With elastic sampling: of these examples.
     std::optional<ExampleRange> examples = {};
+    // When all gradients of the steps before were acknowledged; InfinitePast
+    // if they are not yet.
+    absl::Time acknowledged = absl::InfinitePast();
   };
   // Step `clock` by all-reduce in the group: OnReducing() when this worker has
   // computed its own part, then OnReduced() or OnGroupLost(). A step that fails

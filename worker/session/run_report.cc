@@ -71,6 +71,7 @@ void RunReport::AddValue(const std::string& name, double value) {
 
 void RunReport::StepDone(Clock clock, int64_t examples) {
   clock_ = clock;
+  time_.EndStep(&stats_);
   stats_.set_examples(stats_.examples() + examples);
   Publish();
   examples_ += examples;

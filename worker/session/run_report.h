@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "worker/session/step_clock.h"
 #include "worker/session/worker_loop.h"
 
 namespace slackline {
@@ -28,6 +29,8 @@ class RunReport {
   // `clock` steps count as complete, the last ones without having been done; or
   // this worker begins there.
   void SkippedTo(Clock clock);
+  // Of the step that is open, or of the one that is next. StepDone() ends it.
+  StepClock& time() { return time_; }
   void AddComputeSeconds(double seconds);
   void AddWaitSeconds(double seconds);
   // A step by all-reduce failed because of this worker's gradient.
@@ -40,6 +43,7 @@ class RunReport {
   const Options options_;
   WorkerLoop* const loop_;
   run::WorkerStats stats_;
+  StepClock time_;
   bool any_loss_ = false;
   Clock record_every_;
   bool record_due_ = false;  // Its clock was skipped.

@@ -340,6 +340,10 @@ absl::Status Session::FinishStep(std::optional<double> loss) {
   return life_->FinishStep(loss);
 }
 
+void Session::Loaded(absl::Duration took) {
+  if (life_ != nullptr) life_->report.time().WasLoading(took);
+}
+
 absl::StatusOr<std::vector<TableState>> Session::OptimizerState() {
   if (life_ == nullptr) {
     return absl::FailedPreconditionError(

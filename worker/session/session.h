@@ -191,6 +191,10 @@ class Session {
   // Without a loss: nobody is told one, unless by Log().
   absl::Status FinishStep(std::optional<double> loss);
 
+  // So much of the step's time so far went into getting its examples, for the
+  // reports of where time goes. In a step.
+  void Loaded(absl::Duration took);
+
   // A copy of what the optimizer keeps of each table. Over servers it is asked
   // of them. In a step it is that of the step's parameters; where these may
   // miss gradients (SSP, ASP) it may be a little younger. Between two steps the

@@ -46,6 +46,7 @@ std::optional<Session::Task> Session::Life::Next() {
       return Keep{.cut = keeping->cut, .last = last};
     }
     const absl::Time asked = loop.Now();
+    report.time().Computed(asked);
     if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
     std::unique_ptr<const WorkerCore::Action> action =
         held != nullptr ? std::move(held) : loop.Next();
@@ -61,7 +62,9 @@ std::optional<Session::Task> Session::Life::Next() {
     const absl::Time now = loop.Now();
     // Until then it waited for the job to start.
     waited = running_since.has_value() ? now - asked : absl::ZeroDuration();
+    report.time().Idled(now);
     if (!running_since.has_value()) running_since = now;
+    report.time().Start(now);
     std::optional<Task> task;
     const absl::Status done = std::visit(
         [&](const auto& what) { return Perform(what, &task); }, *action);
@@ -143,7 +146,12 @@ absl::Status Session::Life::WaitFor(int table) {
   const absl::Time asked = loop.Now();
   SL_ASSIGN_OR_RETURN(const ClientCore::TableValues values,
                       loop.WaitForTable(TableId{table}));
-  const absl::Duration waited_for_it = loop.Now() - asked;
+  const absl::Time got = loop.Now();
+  const absl::Duration waited_for_it = got - asked;
+  report.time().Computed(asked);
+  if (std::exchange(step->begun_without, false))  // When this had come.
+    report.time().Granted(values.parked, step->acknowledged);
+  report.time().PulledBehind(values.parked, got);
   step->waited += waited_for_it;
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited_for_it));
   int64_t element = 0;
@@ -182,6 +190,7 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
       scale.has_value() && !step->on_device) {
     gradient = Scaled(gradient, *scale);
   }
+  report.time().Computed(loop.Now());
   SL_RETURN_IF_ERROR(
       step->by_all_reduce
           ? replica->Add(*group, TableId{table}, gradient, options)
@@ -189,6 +198,12 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
                 TableId{table},
                 compressor.Compress(TableId{table}, step->clock, gradient),
                 options));
+  const absl::Time handed_over = loop.Now();
+  if (step->by_all_reduce) {
+    report.time().Reduced(handed_over);
+  } else {
+    report.time().Pushed(handed_over);
+  }
   step->has_gradient[static_cast<size_t>(table)] = true;
   return absl::OkStatus();
 }
@@ -234,6 +249,7 @@ absl::Status Session::Life::FinishStep(std::optional<double> loss) {
   const OpenStep done = *std::move(step);
   step.reset();
   const absl::Time computed_at = loop.Now();
+  report.time().Computed(computed_at);
   last_compute = computed_at - done.computing - done.waited;
   report.AddComputeSeconds(
       absl::ToDoubleSeconds(computed_at - done.begin - done.waited));
@@ -262,7 +278,10 @@ absl::StatusOr<Session::Gathered> Session::Life::Gather(const GatherCall& call,
     const absl::StatusOr<MemberCore::CallResult> waited =
         loop.WaitCall(id, kGatherLook);
     if (waited.ok()) {
-      report.AddWaitSeconds(absl::ToDoubleSeconds(loop.Now() - asked));
+      const absl::Time got = loop.Now();
+      report.time().Computed(asked);
+      report.time().Waited(got);
+      report.AddWaitSeconds(absl::ToDoubleSeconds(got - asked));
       const auto& ranks = waited->reply.gathered().rank();
       if (static_cast<size_t>(ranks.size()) != waited->values.size()) {
         return absl::InternalError(
@@ -328,7 +347,10 @@ absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
   if (replica != nullptr) return replica->State();
   const absl::Time asked = loop.Now();
   SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled, loop.AskState());
-  const absl::Duration waited_for_it = loop.Now() - asked;
+  const absl::Time got = loop.Now();
+  report.time().Computed(asked);
+  report.time().Pulled(got);
+  const absl::Duration waited_for_it = got - asked;
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited_for_it));
   if (step.has_value()) {
     step->waited += waited_for_it;
@@ -344,11 +366,17 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited));
   ReachedClock(action.clock);
   const bool by_table = action.parameters == nullptr;
-  if (!by_table) LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  if (!by_table) {
+    report.time().Granted(action.parameters->LongestParked(),
+                          action.acknowledged);
+    LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  }
   SL_RETURN_IF_ERROR(
       BeginStep(action.clock, /*by_all_reduce=*/false, action.examples, task));
   if (!by_table) return absl::OkStatus();
   step->has_parameters.assign(step->has_parameters.size(), false);
+  step->begun_without = true;
+  step->acknowledged = action.acknowledged;
   std::get<Step>(**task).by_table = true;
   return WaitFor(0);  // It has come.
 }
@@ -403,6 +431,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
 absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
                                     std::optional<Task>* task) {
   ReachedClock(action.clock);
+  report.time().EndIdle();
   if (action.again) {
     SL_RETURN_IF_ERROR(replica->AddAgain(*group));
     return FinishReducing(action.clock, reducing_examples, reducing_loss);
@@ -434,6 +463,8 @@ absl::Status Session::Life::FinishReducing(Clock of, int64_t examples,
     return absl::OkStatus();
   }
   report.AddWaitSeconds(summed->wait_seconds);
+  report.time().Computed(loop.Now());
+  report.time().WasReducing(absl::Seconds(summed->wait_seconds));
   const WorkerCore::Reduced reduced{.loss = loss.value_or(0),
                                     .nonfinite = summed->nonfinite,
                                     .culprits = summed->culprits};

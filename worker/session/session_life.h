@@ -50,6 +50,10 @@ struct Session::Life {
     std::vector<bool> has_parameters;  // By table.
     std::vector<bool> has_gradient;    // By table.
     absl::Duration waited;             // For parameters, since it began.
+    // It was given when its first table had come, for which WaitFor() accounts;
+    // as WorkerCore::Compute.
+    bool begun_without = false;
+    absl::Time acknowledged = absl::InfinitePast();
     int64_t examples = 0;
   };
 

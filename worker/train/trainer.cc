@@ -38,12 +38,14 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::Perform(const Session::Step& step) {
+  const absl::Time begin = session_.Now();
   const absl::Span<const int64_t> rows =
       step.examples.has_value()
           ? sampler_.At(step.examples->epoch, step.examples->begin,
                         step.examples->end)
           : sampler_.Batch(step.clock);
   const Batch batch = memory_.Fill(*data_.train, rows);
+  session_.Loaded(session_.Now() - begin);
   absl::Status handed_over;
   const auto hand_over = [&](int table, Payload gradient) {
     handed_over.Update(session_.Gradient(table, std::move(gradient)));

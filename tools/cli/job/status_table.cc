@@ -13,6 +13,7 @@
 #include "common/host_port.h"
 #include "common/metrics/histogram.h"
 #include "common/metrics/refusals.h"
+#include "common/metrics/step_phases.h"
 #include "common/some_names.h"
 #include "tools/cli/job/copies.h"
 #include "tools/cli/job/load_tables.h"
@@ -224,6 +225,29 @@ std::string WorkersText(const wire::StatusReply& status,
                                         cells);
 }
 
+// Where the time of each worker goes; empty: no steps are known yet.
+std::string StepTimesText(const std::vector<WorkerLine>& lines) {
+  std::vector<Column> columns = {{"worker"}, {"step"}};
+  for (const auto& [phase, seconds] : PhasesOf(run::StepPhases()))
+    columns.push_back({phase});
+  std::vector<std::vector<std::string>> rows;
+  for (const WorkerLine& line : lines) {
+    if (line.stats == nullptr || line.stats->recent().count() == 0) continue;
+    const auto phases = PhasesOf(line.stats->recent().mean());
+    double step = 0;
+    for (const auto& [phase, seconds] : phases) step += seconds;
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(absl::StrCat(line.index));
+    row.push_back(absl::StrFormat("%.2f ms", 1000 * step));
+    for (const auto& [phase, seconds] : phases)
+      row.push_back(seconds > 0 ? PercentText(seconds / step, 0) : "-");
+  }
+  if (rows.empty()) return "";
+  return absl::StrCat("\n", TableText(columns, rows),
+                      "step: mean of the worker's last 20 at most, without the "
+                      "longest two, and where that time goes\n");
+}
+
 bool IsDraining(const wire::View& view, int server) {
   return std::any_of(view.server().begin(), view.server().end(),
                      [server](const wire::ServerMember& member) {
@@ -357,6 +381,10 @@ std::string StatusTable(const wire::StatusReply& status,
   for (const std::string& sentence : status.held_up()) {
     absl::StrAppend(&text, "held up: ", sentence, "\n");
   }
+  for (const run::Straggler& slow : status.straggler()) {
+    absl::StrAppend(&text, "slow: ", slow.sentence(),
+                    slow.advice().empty() ? "" : "; ", slow.advice(), "\n");
+  }
   if (const std::string copies = CopiesLine(status, configured);
       !copies.empty()) {
     absl::StrAppend(&text, "copies: ", copies, "\n");
@@ -384,7 +412,8 @@ std::string StatusTable(const wire::StatusReply& status,
   }
   absl::StrAppend(
       &text, "\n", WorkersText(status, workers, with_hosts), ClocksText(status),
-      "\n", ServersText(status, servers, with_hosts, configured.replicas > 0),
+      StepTimesText(workers), "\n",
+      ServersText(status, servers, with_hosts, configured.replicas > 0),
       "busy: part of the time, of the server's busiest shard "
       "thread; share: of the busy time of all servers\n"
       "queue: the longest mean wait at a thread; staleness: "
