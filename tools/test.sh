@@ -42,12 +42,12 @@ wanted() {
 # build PRESET [CMAKE-OPTION...]
 build() { cmake --preset "$1" "${@:2}" && cmake --build --preset "$1"; }
 
-# check PRESET LABELS: three tests for two cores at a time, since most wait for a
-# good part of theirs; those that others would disturb run alone (RUN_SERIAL).
+# check PRESET LABELS: two tests for each core at a time, since those of whole jobs wait
+# for two thirds of theirs; those that others would disturb run alone (RUN_SERIAL).
 failed=0
 check() {
   mkdir -p build
-  ctest --preset "$1" --parallel "$((($(nproc) * 3 + 1) / 2))" --label-regex "$2" | tee "build/ctest-$1.log" || failed=1
+  ctest --preset "$1" --parallel "$(($(nproc) * 2))" --label-regex "$2" | tee "build/ctest-$1.log" || failed=1
 }
 
 # The next slow test shall be seen by whoever makes it. How long each kind took is in
