@@ -159,6 +159,9 @@ class PageTest(unittest.TestCase):
             return [int(share) for share in re.findall(r"worker \d (\d+) %", self.text(driver, "waiting"))]
 
         self.wait_until(lambda: len(shares()) == 3 and shares()[2] < min(shares()[:2]), "the slow worker waits least")
+        # So does the alarm of the coordinator, and where the time of a step goes.
+        self.wait_until(lambda: "worker 2 is" in self.text(driver, "alerts"), "who is slow")
+        self.wait_until(lambda: len(driver.find_elements("css selector", "#steps .stack")) == 3, "phases of three workers")
         # Curves are there at once after a reload.
         seen = driver.execute_script("return points.length")
         driver.refresh()

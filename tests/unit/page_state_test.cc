@@ -161,6 +161,22 @@ TEST(PageStateTest, TellsWhatIsNew) {
   EXPECT_EQ(EventsOf(page).back(), "the job has failed: worker 2 is gone");
 }
 
+TEST(PageStateTest, TellsWhoIsSlowAndWhenThatIsOver) {
+  PageState page(Configured{});
+  wire::StatusReply status = PageStatus(1, {0, 1});
+  run::Straggler& slow = *status.add_straggler();
+  slow.set_rank(1);
+  slow.set_sentence("worker 1 is 2.0 times slower than the others");
+  page.Update(status);
+  slow.set_sentence("worker 1 is 2.1 times slower than the others");
+  page.Update(status);
+  page.Update(PageStatus(3, {0, 1}));
+  EXPECT_THAT(EventsOf(page),
+              ElementsAre("the job is running",
+                          "worker 1 is 2.0 times slower than the others",
+                          "no longer slow: worker 1"));
+}
+
 TEST(PageStateTest, SilenceIsToldOnceAndTheStatusStays) {
   PageState page(Configured{});
   page.Update(PageStatus(3, {0}));

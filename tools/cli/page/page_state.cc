@@ -221,6 +221,19 @@ void PageState::Notice(const wire::StatusReply& status) {
     held_up.insert(part);
   }
   held_up_ = std::move(held_up);
+  std::set<std::string> slow;
+  for (const run::Straggler& straggler : status.straggler()) {
+    const std::string who = straggler.has_rank()
+                                ? absl::StrCat("worker ", straggler.rank())
+                                : "all workers";
+    if (slow_.count(who) == 0) Tell(seconds, "warning", straggler.sentence());
+    slow.insert(who);
+  }
+  for (const std::string& who : slow_) {
+    if (slow.count(who) == 0)
+      Tell(seconds, "job", absl::StrCat("no longer slow: ", who));
+  }
+  slow_ = std::move(slow);
   double changed_at = mode_changed_at_;
   for (const run::ModeRecord& record : status.mode_changed()) {
     if (record.seconds() <= mode_changed_at_) continue;

@@ -63,6 +63,7 @@ class PageState {
   // As of the last reply, for what is new in the next one.
   std::set<std::string> members_;
   std::set<std::string> held_up_;
+  std::set<std::string> slow_;
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
   int64_t moves_ = 0;
   double mode_changed_at_ = -1;
