@@ -39,8 +39,11 @@ absl::Status Work(WorkerPlace& place) {
   SL_RETURN_IF_ERROR(CheckAddressesLeft(
       (size_t{256} << 20) +
       (size_t{128} << 20) * static_cast<size_t>(std::max(self.threads, 1))));
-  if (const std::string changed = ChooseOpenBlasKernels(); !changed.empty())
-    spdlog::info("OpenBLAS does not know this processor: {}", changed);
+  const OpenBlasKernels kernels = ChooseOpenBlasKernels();
+  if (!kernels.sentence.empty()) {
+    spdlog::log(kernels.changed ? spdlog::level::info : spdlog::level::warn,
+                kernels.sentence);
+  }
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
   if (blas.fast) {

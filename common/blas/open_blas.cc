@@ -2,15 +2,21 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace slackline {
 namespace {
@@ -48,6 +54,33 @@ void ForEachBlas(const Use& use) {
   }
 }
 
+// Whether a thread of this process but the caller's is at work.
+bool OthersRun() {
+  std::error_code error;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task", error)) {
+    if (task.path().filename() == absl::StrCat(gettid())) continue;
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    // Behind the name, which may have any characters.
+    const size_t name_end = stat.rfind(") ");
+    if (name_end != std::string::npos && stat[name_end + 2] != 'S') return true;
+  }
+  return false;
+}
+
+// False: somebody else works all the time. The threads of OpenBLAS and OpenMP
+// themselves spin for a moment when their work is done.
+bool AwaitQuiet() {
+  const absl::Time end = absl::Now() + absl::Milliseconds(500);
+  while (OthersRun()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
+}
+
 template <typename Function>
 Function FunctionOf(void* library, const char* name) {
   return reinterpret_cast<Function>(dlsym(library, name));
@@ -71,10 +104,10 @@ void SetOpenBlasThreads(int threads) {
   });
 }
 
-std::string ChooseOpenBlasKernels() {
-  std::string changed;
-  if (!HasAvx2AndFma()) return changed;
-  ForEachBlas([&changed](void* library) {
+OpenBlasKernels ChooseOpenBlasKernels() {
+  OpenBlasKernels kernels;
+  if (!HasAvx2AndFma()) return kernels;
+  ForEachBlas([&kernels](void* library) {
     const auto name_of =
         FunctionOf<const char* (*)()>(library, "openblas_get_corename");
     const auto forget =
@@ -90,13 +123,27 @@ std::string ChooseOpenBlasKernels() {
                      })) {
       return;
     }
+    if (!AwaitQuiet()) {
+      kernels.sentence = absl::StrCat(
+          "OpenBLAS does not know this processor and computes with its kernels "
+          "for ",
+          before,
+          ", which are many times slower than those for Haswell; other threads "
+          "run already, so it is left at that: start with "
+          "OPENBLAS_CORETYPE=Haswell in the environment");
+      return;
+    }
     setenv("OPENBLAS_CORETYPE", "Haswell", /*overwrite=*/0);
     forget();
     choose();
     const std::string after = name_of();
-    if (after != before) changed = absl::StrCat(before, " to ", after);
+    if (after == before) return;
+    kernels.changed = true;
+    kernels.sentence =
+        absl::StrCat("OpenBLAS does not know this processor: kernels for ",
+                     after, " in place of ", before);
   });
-  return changed;
+  return kernels;
 }
 
 }  // namespace slackline

@@ -10,6 +10,12 @@ namespace slackline {
 // at::set_num_threads() do not reach it.
 void SetOpenBlasThreads(int threads);
 
+// What has become of the kernels; `sentence` is empty if they are good.
+struct OpenBlasKernels {
+  bool changed = false;
+  std::string sentence;  // For people.
+};
+
 // OpenBLAS has kernels for many processors, and chooses when it is loaded, by
 // the processor's model. A version that is older than the model takes those
 // that run everywhere, without AVX: 0.3.21, of Debian 12, takes 13 times as
@@ -18,8 +24,9 @@ void SetOpenBlasThreads(int threads);
 // again, by OPENBLAS_CORETYPE=Haswell, which stays in the environment for
 // children; if the variable is set already, the choice is the user's.
 //
-// Nobody else may compute meanwhile: call it before the first step. Returns
-// what was changed, for the log, "Prescott to Haswell"; empty: nothing.
-std::string ChooseOpenBlasKernels();
+// A product that is under way would read half of either kernels: call it before
+// the first step. If another thread of the process runs, and goes on for half a
+// second, nothing is changed, and the sentence says how else to do it.
+OpenBlasKernels ChooseOpenBlasKernels();
 
 }  // namespace slackline

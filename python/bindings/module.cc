@@ -399,7 +399,11 @@ NB_MODULE(_core, m) {
       },
       "given"_a);
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
-  m.def("choose_blas_kernels", &ChooseOpenBlasKernels);
+  // Why they stay slow; empty: they do not.
+  m.def("choose_blas_kernels", [] {
+    const OpenBlasKernels kernels = ChooseOpenBlasKernels();
+    return kernels.changed ? "" : kernels.sentence;
+  });
   m.def(
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),

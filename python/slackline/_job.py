@@ -120,7 +120,8 @@ class Job:
         self._thread = threading.get_ident()
         self._gathered_at = (0, 0)  # The next collective's place, and its number there.
         self._images = Images(self._world.out)
-        _core.choose_blas_kernels()
+        if slow := _core.choose_blas_kernels():
+            self._warn(slow)
         if world.threads:
             _core.set_blas_threads(world.threads)
             torch.set_num_threads(world.threads)

@@ -54,7 +54,9 @@ void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
 
 void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
                           CoordinatorEffects* effects) {
-  const absl::Time made_at = now - absl::Seconds(record.seconds());
+  // What is no age, is none.
+  const absl::Time made_at =
+      now - absl::Seconds(std::max(0.0, record.seconds()));
   // An age does not know how long its message was under way.
   double& last = recorded_at_[{record.rank(), record.kind()}];
   last = std::max(last, running_since_ == absl::InfiniteFuture()
@@ -172,6 +174,7 @@ void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
   // Those of latest_ come last.
   for (const run::MetricRecord& record : state.latest()) {
     latest_[record.kind()] = record;
+    recorded_at_[{record.rank(), record.kind()}] = record.seconds();
     if (record.kind() == run::MetricRecord::TRAIN && record.has_loss())
       trained_[record.rank()] = record;
   }

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kProgressBytesMax = 4096;
 constexpr int kRanksMax = 4096;
+constexpr int kRecentStepsMax = 20;
 // Sums of such numbers stay far from overflow.
 constexpr int64_t kCountMax = int64_t{1} << 50;
 
@@ -60,7 +61,9 @@ std::string WhyUnfit(const run::WorkerStats& stats) {
   const run::RecentSteps& recent = stats.recent();
   if (!AreFigures(WorkerMetrics(), stats) ||
       !IsCount(stats.progress().for_ms()) || !IsCount(recent.steps()) ||
-      recent.count() < 0 || !AreSeconds(recent.mean()) ||
+      recent.count() < 0 || recent.count() > kRecentStepsMax ||
+      recent.count() > recent.steps() ||
+      recent.has_mean() != (recent.count() > 0) || !AreSeconds(recent.mean()) ||
       !IsAmount(recent.deviation())) {
     return kNoNumber;
   }

@@ -13,6 +13,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -218,6 +219,16 @@ class PageTest(unittest.TestCase):
                      b'{"order": "drain", "server": -1}', b'{"order": "move", "shards": " ", "to": "1"}', b"[" * 60000, b'{"order": "\xff"}'):
             self.assertEqual(order(body)[0], 400, body[:60])
         self.assertIn(order(b"x" * (1 << 20))[0], (400, 413))
+        # Nor is a body read whose length nobody has said.
+        host, port = re.match(r"http://(127\.0\.0\.1):(\d+)/", address).groups()
+        for path, code in (("/x", 404), (address[len(root) - 1 :] + "order", 411)):
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+                self.assertEqual(int(connection.recv(1000).split()[1]), code)
+        # The port is this page's alone.
+        other = subprocess.run([str(BIN / "slackline"), "open", "run", "--port", port], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(other.returncode, 1, other.stdout)
+        self.assertIn("the port is taken", other.stderr)
         self.assertEqual(self.status()["view"]["state"], "RUNNING")
 
     def test_a_reader_only_looks(self):

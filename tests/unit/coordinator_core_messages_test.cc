@@ -295,8 +295,14 @@ TEST_F(CoordinatorCoreTest, RecordsOfAWorkerDoNotGoBackInTime) {
   run::MetricRecord& evaluation = *heartbeat.add_record();
   evaluation.set_kind(run::MetricRecord::EVAL);
   evaluation.set_seconds(5);
+  // One that says to be of the future is of now, and holds up none of the next.
+  run::MetricRecord& future = *heartbeat.add_record();
+  future.set_kind(run::MetricRecord::EVAL);
+  future.set_seconds(-1e9);
   const CoordinatorCore::Effects effects = Send(Worker(0), message);
-  ASSERT_THAT(effects.records, SizeIs(4));
+  ASSERT_THAT(effects.records, SizeIs(5));
+  EXPECT_NEAR(effects.records[4].seconds(), effects.records[3].seconds() + 5,
+              1e-6);
   const double first = effects.records[0].seconds();
   EXPECT_EQ(effects.records[1].seconds(), first);
   EXPECT_NEAR(effects.records[2].seconds(), first + 3, 1e-6);

@@ -7,12 +7,14 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -585,7 +587,7 @@ TEST(OpenBlasKernels, AreChosenAgainWhereTheyAreForOlderProcessors) {
   };
   take("Prescott");
   ASSERT_STREQ(name(), "Prescott");
-  EXPECT_EQ(ChooseOpenBlasKernels(), "") << "it was the user's choice";
+  EXPECT_FALSE(ChooseOpenBlasKernels().changed) << "it was the user's choice";
   EXPECT_STREQ(name(), "Prescott");
   unsetenv("OPENBLAS_CORETYPE");
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
@@ -609,14 +611,31 @@ TEST(OpenBlasKernels, AreChosenAgainWhereTheyAreForOlderProcessors) {
     return result;
   };
   const std::vector<float> before = product();
-  EXPECT_EQ(ChooseOpenBlasKernels(), "Prescott to Haswell");
+  {
+    // Somebody else computes.
+    std::atomic<bool> ends = false;
+    std::thread other([&ends] {
+      while (!ends) {
+      }
+    });
+    const OpenBlasKernels kernels = ChooseOpenBlasKernels();
+    ends = true;
+    other.join();
+    EXPECT_FALSE(kernels.changed);
+    EXPECT_THAT(kernels.sentence, HasSubstr("OPENBLAS_CORETYPE=Haswell"));
+    EXPECT_STREQ(name(), "Prescott");
+  }
+  const OpenBlasKernels kernels = ChooseOpenBlasKernels();
+  EXPECT_TRUE(kernels.changed);
+  EXPECT_THAT(kernels.sentence,
+              HasSubstr("kernels for Haswell in place of Prescott"));
   EXPECT_STREQ(name(), "Haswell");
   EXPECT_EQ(product(), before);
-  EXPECT_EQ(ChooseOpenBlasKernels(), "");
+  EXPECT_EQ(ChooseOpenBlasKernels().sentence, "");
   // A processor that OpenBLAS knows is left alone.
   take("Zen");
   unsetenv("OPENBLAS_CORETYPE");
-  EXPECT_EQ(ChooseOpenBlasKernels(), "");
+  EXPECT_EQ(ChooseOpenBlasKernels().sentence, "");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -191,6 +192,12 @@ TEST(PageStateTest, SilenceIsToldOnceAndTheStatusStays) {
   page.SetEnd("the job has ended: finished");
   EXPECT_EQ(page.Now()["over"], true);
   EXPECT_EQ(EventsOf(page).back(), "the job has ended: finished");
+}
+
+TEST(PageStateTest, MembersThatCannotBeAreLeftOut) {
+  PageState page(Configured{});
+  page.Update(PageStatus(1, {-1, 0, std::numeric_limits<int>::max()}));
+  EXPECT_EQ(page.Now()["history"]["last"]["clock"].size(), 1u);
 }
 
 TEST(PageStateTest, EventsAreBounded) {

@@ -8,6 +8,7 @@ Usage: track_test.py FOLDER_OF_SLACKLINE_TRACK [unittest's arguments]
 
 import argparse
 import contextlib
+import fcntl
 import importlib.util
 import io
 import json
@@ -17,6 +18,7 @@ import signal
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from event_files import read_events
 
@@ -270,6 +272,42 @@ class TrackTest(unittest.TestCase):
             {"records": ["cluster.textproto", "summary.json"], "model": ["model.safetensors"]},
         )
         self.assertEqual((run["exit_code"], by_name["asp-1"]["exit_code"]), (0, 1))
+
+    def test_a_beginning_that_fails_half_way_leaves_one_run(self):
+        folder = self.run_folder(records=[train(0, 5, 1.0)])
+        to = f"mlflow:{self.path}/ml"
+        with unittest.mock.patch.object(trackers.Mlflow, "describe", side_effect=OSError("no network")):
+            self.assertEqual(self.track(folder, to)[0], 1)
+            self.assertEqual(self.track(folder, to)[0], 1)
+        self.assertEqual(self.track(folder, to), (0, ""))
+        _, runs = self.mlflow_runs()
+        self.assertEqual([run.info.status for run in runs], ["FINISHED"])
+
+    def test_what_cannot_be_noted_is_not_begun(self):
+        folder = self.run_folder(records=[train(0, 5, 1.0)])
+        to = f"mlflow:{self.path}/ml"
+        with unittest.mock.patch.object(track.files, "write_text", side_effect=PermissionError("read-only")):
+            self.assertEqual(self.track(folder, to)[0], 1)
+        self.assertEqual(self.track(folder, to), (0, ""))
+        self.assertEqual(len(self.mlflow_runs()[1]), 1)
+
+    def test_two_at_a_time_are_refused(self):
+        folder = self.run_folder(records=[train(0, 5, 1.0)])
+        held = os.open(folder, os.O_RDONLY)
+        self.addCleanup(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, said = self.track(folder, "tensorboard")
+        self.assertEqual(code, 1)
+        self.assertIn("another slackline track", said)
+        self.assertFalse((folder / "tensorboard").exists())
+
+    def test_passwords_stay_out_of_texts(self):
+        for text, clean in (
+            ("mlflow:https://me:secret@host:5000/x", "mlflow:https://host:5000/x"),
+            ("tensorboard:/a@b/c", "tensorboard:/a@b/c"),
+            ("https://host/a@b", "https://host/a@b"),
+        ):
+            self.assertEqual(trackers.without_secrets(text), clean)
 
     def test_tensorboard_has_figures_and_the_config_as_text(self):
         folder = self.run_folder(records=[train(0, 5, 1.0), train(1, 5, 2.0), evaluation(10, 0.5)])

@@ -14,7 +14,8 @@ constexpr char kUsers[] = "python3";
 constexpr char kSystems[] = "/usr/bin/python3";
 // Finding a module takes far less time than importing it.
 constexpr char kProbe[] =
-    "import importlib.util, sys; "
+    // Not what lies in this folder: wandb makes one of its name.
+    "import importlib.util, sys; sys.path.pop(0); "
     "sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))";
 
 absl::StatusOr<std::string> PythonWith(

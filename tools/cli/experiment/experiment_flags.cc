@@ -314,7 +314,7 @@ void AddTrack(const Invocation& invocation, CLI::App* app, int* exit_code) {
       "hashes, losses, accuracy, throughput, staleness and waiting. A run that "
       "goes on is followed until its end. Of an experiment, every run is a "
       "child of one for the whole.\n"
-      "The same command again sends what is new, and nothing twice.");
+      "The same command again sends what is new.");
   command
       ->add_option("DIR", track->folder,
                    "Folder that run, compare or ablate has written")

@@ -25,6 +25,8 @@ namespace {
 
 constexpr absl::Duration kTrackRestMax = absl::Seconds(30);
 constexpr absl::Duration kTrackLook = absl::Milliseconds(50);
+// Then whoever waits is told what for.
+constexpr absl::Duration kTrackSay = absl::Seconds(1);
 
 PythonScript ScriptFor(const TrackOptions& options,
                        const std::vector<std::string>& more) {
@@ -107,6 +109,11 @@ Tracking::~Tracking() {
   std::optional<ExitStatus> exit = child_.Poll();
   for (absl::Duration passed; !exit.has_value() && passed < kTrackRestMax;
        passed += kTrackLook) {
+    if (passed == kTrackSay) {
+      display_->Print(
+          absl::StrCat("sends the last records to the tracker, for at most ",
+                       absl::FormatDuration(kTrackRestMax)));
+    }
     absl::SleepFor(kTrackLook);
     exit = child_.Poll();
   }

@@ -111,6 +111,8 @@ absl::StatusOr<std::string> JobOrders::Drain(const Json& order) {
 }
 
 absl::StatusOr<std::string> JobOrders::Checkpoint() {
+  // Refused, it is over: the next call would be another order.
+  takes_checkpoint_ = false;
   SL_ASSIGN_OR_RETURN(const std::optional<std::string> text,
                       job_->client().Checkpoint(absl::Milliseconds(200)));
   takes_checkpoint_ = !text.has_value();

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/config/cluster_config.h"
@@ -33,6 +34,8 @@ using Json = nlohmann::ordered_json;
 // An order waits for the next look at the orders, and for the coordinator.
 constexpr absl::Duration kOrdersLookEvery = absl::Milliseconds(50);
 constexpr int kOrdersMax = 16;
+// Who has given it has seen by then that it takes long, and may have gone.
+constexpr absl::Duration kOrderAgeMax = absl::Seconds(5);
 
 // What is not UTF-8 (a path, say) is shown with marks in its place.
 std::string Text(const Json& json) {
@@ -86,13 +89,16 @@ class SharedPage {
         return absl::ResourceExhaustedError(
             "too many orders wait for the coordinator");
       }
-      orders_.emplace_back().order = std::move(order);
-      answer = orders_.back().answer.get_future();
+      Given& given = orders_.emplace_back();
+      given.order = std::move(order);
+      given.given_at = TimeSource().Now();
+      answer = given.answer.get_future();
     }
     return answer.get();
   }
   struct Given {
     Json order;
+    absl::Time given_at;
     std::promise<absl::StatusOr<std::string>> answer;
   };
   std::optional<Given> TakeOrder() {
@@ -127,9 +133,8 @@ bool Look(const OpenOptions& options, JobConnection* job, SharedPage* page) {
                  : "the job has ended");
     return false;
   }
-  if (!job->Refresh().ok()) {
-    page->SetSilence(
-        "no coordinator answers; another one may go on with the job");
+  if (const absl::Status refreshed = job->Refresh(); !refreshed.ok()) {
+    page->SetSilence(std::string(refreshed.message()));
     return true;
   }
   page->Update(job->status());
@@ -141,17 +146,24 @@ bool Look(const OpenOptions& options, JobConnection* job, SharedPage* page) {
 std::string NamedUrl(const OpenOptions& options, const PageServer& server) {
   const std::string& host = options.page.host;
   std::array<char, HOST_NAME_MAX + 1> name = {};
-  if (host != "0.0.0.0" || gethostname(name.data(), name.size() - 1) != 0)
+  if ((host != "0.0.0.0" && host != "::") ||
+      gethostname(name.data(), name.size() - 1) != 0) {
     return server.url();
-  return absl::StrReplaceAll(server.url(), {{host, name.data()}});
+  }
+  return absl::StrReplaceAll(server.url(),
+                             {{host == "::" ? "[::]" : host, name.data()}});
 }
 
 std::string AddressText(const OpenOptions& options, const PageServer& server) {
   std::string text = absl::StrCat("page: ", NamedUrl(options, server), "\n");
   if (IsLoopback(options.page.host)) {
-    absl::StrAppend(&text, "from another machine: ssh -L ", server.port(),
-                    ":127.0.0.1:", server.port(),
-                    " THIS-HOST, and the same address there\n");
+    const std::string& host = options.page.host;
+    const std::string there =
+        absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host;
+    absl::StrAppend(&text, "from another machine: ssh -L ", server.port(), ":",
+                    there, ":", server.port(), " THIS-HOST, and there ",
+                    absl::StrReplaceAll(server.url(), {{there, "127.0.0.1"}}),
+                    "\n");
   } else {
     absl::StrAppend(&text,
                     "without encryption: whoever reads this address on its way "
@@ -187,8 +199,12 @@ absl::Status Serve(const OpenOptions& options) {
   bool goes_on = !IsOver(job.status().view());
   while (signals->Wait(kOrdersLookEvery).all() == 0) {
     bool ordered = false;
-    while (std::optional<SharedPage::Given> given = page.TakeOrder()) {
-      given->answer.set_value(orders.Give(given->order));
+    if (std::optional<SharedPage::Given> given = page.TakeOrder()) {
+      given->answer.set_value(
+          TimeSource().Now() - given->given_at > kOrderAgeMax
+              ? absl::DeadlineExceededError(
+                    "not ordered: the coordinator does not answer")
+              : orders.Give(given->order));
       ordered = true;
     }
     if (!goes_on || (TimeSource().Now() < next && !ordered)) continue;

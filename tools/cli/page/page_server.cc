@@ -1,6 +1,7 @@
 #include "tools/cli/page/page_server.h"
 
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -42,7 +43,26 @@ class HttplibPageServer : public PageServer {
     server_.set_write_timeout(5);
     server_.set_keep_alive_timeout(5);
     server_.set_default_headers(HeadersOfAll());
+    // Not to share the port with another program of the user, as httplib would.
+    server_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      (void)setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    });
     const std::string root = absl::StrCat("/", word_, "/");
+    // Before anything is read of a body: its bound holds if its length is said.
+    server_.set_pre_routing_handler(
+        [root](const httplib::Request& request, httplib::Response& response) {
+          if (!absl::StartsWith(request.path, root)) {
+            response.status = 404;
+          } else if (request.method != "GET" && request.method != "HEAD" &&
+                     !request.has_header("Content-Length")) {
+            response.status = 411;
+          } else {
+            return httplib::Server::HandlerResponse::Unhandled;
+          }
+          response.set_header("Connection", "close");
+          return httplib::Server::HandlerResponse::Handled;
+        });
     server_.Get(root, [](const httplib::Request&, httplib::Response& response) {
       response.set_content(kPageHtml, "text/html; charset=utf-8");
     });

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/metrics/histogram.h"
 #include "common/metrics/refusals.h"
+#include "common/metrics/step_phases.h"
 #include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/load_tables.h"
 #include "tools/cli/job/mode_text.h"
@@ -20,10 +21,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kShardsShown = 12;
 constexpr int kBinsShown = 48;
+constexpr int kMembersMax = 4096;
 
-// `value` at place `index` of a list, which grows with nulls. Places are
-// indices of members, which View::Create() and the coordinator bound.
+// `value` at place `index` of a list, which grows with nulls; nothing if there
+// can be no member of that index.
 void Put(Json* list, int index, Json value) {
+  if (index < 0 || index >= kMembersMax) return;
   while (static_cast<int>(list->size()) <= index) list->push_back(nullptr);
   (*list)[static_cast<size_t>(index)] = std::move(value);
 }
@@ -46,6 +49,14 @@ Json StalenessOf(const wire::StatusReply& status) {
           {"p50", HistogramPercentile(missed, 0.5)},
           {"p99", HistogramPercentile(missed, 0.99)},
           {"max", missed.max()}};
+}
+
+// Of a step, in their order.
+Json PhaseNames() {
+  Json names = Json::array();
+  for (const auto& [name, seconds] : PhasesOf(run::StepPhases()))
+    names.push_back(name);
+  return names;
 }
 
 // Of a sentence of the stall watch, what stays the same while it holds.
@@ -96,6 +107,7 @@ void PageState::Update(const wire::StatusReply& status) {
   now_ = {{"status", StatusJson(WithoutShards(status), configured_)},
           {"text", TextsOf(status, configured_)},
           {"shards", ShardsJson(status, kShardsShown)},
+          {"phases", PhaseNames()},
           {"staleness", StalenessOf(status)}};
   Json& servers = now_["status"]["server"];
   for (int i = 0; i < status.server_size(); ++i) {

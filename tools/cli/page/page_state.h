@@ -30,9 +30,10 @@ class PageState {
   // Nobody will answer any more: `how` the job has ended.
   void SetEnd(const std::string& how);
 
-  // {"status", "text", "shards", "staleness", "events", "silence", "over",
-  // "history"}; the last is {"every", "count", "last"}: how many replies lie
-  // between two points, how many points there are, and the newest one.
+  // {"status", "text", "shards", "phases", "staleness", "events", "silence",
+  // "over", "history"}; the last is {"every", "count", "last"}: how many
+  // replies lie between two points, how many points there are, and the newest
+  // one.
   nlohmann::ordered_json Now() const;
   // All points, the oldest first: {"every", "points"}. A point has the time in
   // the job ("t", seconds), the loss and the results on the test set, and of

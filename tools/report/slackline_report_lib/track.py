@@ -2,20 +2,23 @@
 trackers, while it goes on or afterwards.
 
 What has been sent is in track.json in the folder of the run, for each tracker, so the
-same command again sends what is new, and nothing twice.
+same command again sends what is new. Killed between sending and noting that, it sends
+one part again.
 """
 
 import argparse
 import collections
 import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import json
 import math
 import os
 import pathlib
+import select
 import signal
 import sys
-import threading
 import time
 from typing import Any, Iterator, Optional, Union
 
@@ -33,7 +36,7 @@ TO is one of these; docs/tracking.md says where each keeps what:
   wandb[:FOLDER]       with a folder offline, for `wandb sync` later
   tensorboard[:FOLDER] event files; needs no package
 
-The same command again sends what is new, and nothing twice.
+The same command again sends what is new.
 
 Exit status: 0 all is sent; 1 a tracker has failed; 2 wrong usage, or its package is
 missing."""
@@ -70,29 +73,59 @@ def main(arguments: list[str]) -> int:
         _complain(str(error))
         return 2
     folder: pathlib.Path = asked.folder
-    if not asked.until_told and not _has_records(folder):
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        _complain(f"{folder} cannot be read: {error.strerror}; give a folder that you may read and write")
+        return 1
+    try:
+        return _track(asked, lock)
+    finally:
+        os.close(lock)
+
+
+def _track(asked: argparse.Namespace, lock: int) -> int:
+    folder: pathlib.Path = asked.folder
+    try:
+        # Two at a time would send everything twice.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        begun = asked.until_told or _has_records(folder)
+    except BlockingIOError:
+        _complain(f"{folder}: another slackline track sends from there, for `slackline run --track` until the run ends")
+        return 1
+    except OSError as error:
+        _complain(f"{folder} cannot be read: {error.strerror}; give a folder that you may read and write")
+        return 1
+    if not begun:
         _complain(
             f"{folder} has no metrics.jsonl and no experiment.json; give the folder that `slackline run`, "
             "`compare` or `ablate` has written"
         )
         return 1
-    told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    told = _Told(asked.until_told)
     if asked.no_follow:
-        told.set()
-    elif asked.until_told:
-        threading.Thread(target=_await_end_of_input, args=[told], daemon=True).start()
+        told.tell()
     return _follow([_Way(asked, to) for to in asked.to], told)
 
 
-def _await_end_of_input(told: threading.Event) -> None:
-    os.read(sys.stdin.fileno(), 1)
-    told.set()
+class _Told:
+    """That no more is to be waited for: by Ctrl-C, SIGTERM, or the end of the standard input."""
+
+    def __init__(self, by_input: bool) -> None:
+        read, self._write = os.pipe()
+        self._signs = [read, sys.stdin.fileno()] if by_input else [read]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.tell())
+
+    def tell(self) -> None:
+        os.write(self._write, b"x")
+
+    def wait(self, seconds: float) -> bool:
+        return bool(select.select(self._signs, [], [], seconds)[0])
 
 
 def _complain(text: str) -> None:
-    print(f"slackline_track: {text}", file=sys.stderr, flush=True)
+    print(f"slackline_track: {trackers.without_secrets(text)}", file=sys.stderr, flush=True)
 
 
 class _Way:
@@ -134,14 +167,14 @@ class _Way:
             return False
 
 
-def _follow(ways: list[_Way], told: threading.Event) -> int:
+def _follow(ways: list[_Way], told: _Told) -> int:
     until_told = ways[0].until_told
+    last = told.wait(0)
     while True:
-        last = told.is_set()
         over = all([way.look(last) for way in ways])
         if last or (over and not until_told):
             break
-        told.wait(LOOK_SECONDS)
+        last = told.wait(LOOK_SECONDS)
     return 1 if any(way.failed for way in ways) else 0
 
 
@@ -155,7 +188,7 @@ def _has_records(folder: pathlib.Path) -> bool:
 
 def _source(asked: argparse.Namespace, to: str) -> "Union[_Run, _Experiment]":
     tracker = trackers.make(to)
-    key = f"{to.partition(':')[0]}:{tracker.place}"
+    key = trackers.without_secrets(f"{to.partition(':')[0]}:{tracker.place}")
     options = _Options(tracker, key, asked.project, asked.model, asked.until_told)
     if _is_experiment(asked.folder):
         return _Experiment(asked.folder, options)
@@ -226,9 +259,7 @@ class _Run:
             if record.kind == "train":
                 self._steps[record.step].append(record)
         if self._id is None:
-            self._id = self._options.tracker.begin(self._beginning(), self._sent.of.get("id"))
-            self._sent.of["id"] = self._id
-            self._sent.save()
+            self._id = _begin(self._options.tracker, self._beginning(), self._sent)
         self._send("eval", [figures.of_evaluation(record) for record in new if record.kind == "eval"])
         over = bool(summary)
         self._send("train", [figures.of_step(self._steps.pop(step)) for step in self._complete(over or last)])
@@ -242,6 +273,12 @@ class _Run:
     def leave(self) -> None:
         if self._id is not None:
             self._options.tracker.end(self._id, None)
+            self._id = None
+
+    def fail(self) -> None:
+        """It has ended, and left no summary."""
+        if self._id is not None:
+            self._options.tracker.end(self._id, self._end({}))
             self._id = None
 
     def _has_begun(self) -> bool:
@@ -301,14 +338,14 @@ class _Run:
     def _beginning(self) -> trackers.Beginning:
         config = self._config()
         return trackers.Beginning(
-            name=self._folder.absolute().name,
+            name=_text_of(self._folder.absolute().name),
             project=self._options.project or self._group or config.get("job", "slackline"),
             folder=self._folder,
             started=_started(self._folder),
             parent=self._parent,
             group=self._group,
             config=config,
-            tags={"slackline.run": self._run, "slackline.folder": str(self._folder.absolute()), **self._tags},
+            tags={"slackline.run": self._run, "slackline.folder": _text_of(self._folder.absolute()), **self._tags},
         )
 
     def _end(self, summary: dict) -> trackers.End:
@@ -343,12 +380,13 @@ class _Experiment:
         if self._ended and not last:  # Only a report is still to come.
             return True
         state = load.read_object(self._folder / "experiment.json")
-        name = str(state.get("name") or self._folder.absolute().name)
+        name = str(state.get("name") or _text_of(self._folder.absolute().name))
         if self._id is None:
             self._sent = _Sent(self._folder, self._options.key, name)
-            self._id = self._options.tracker.begin(self._beginning(name, state), self._sent.of.get("id"))
-            self._sent.of["id"] = self._id
-            self._sent.save()
+            if self._sent.of.get("end") == self._mark():
+                self._ended = True
+                return True
+            self._id = _begin(self._options.tracker, self._beginning(name, state), self._sent)
         axes = {of.get("name"): of.get("axes") or {} for of in state.get("variants") or []}
         to_do = 0
         for entry in state.get("runs") or []:
@@ -365,14 +403,24 @@ class _Experiment:
                 self._runs[folder] = _Run(self._folder / folder, options, self._id, name, tags)
             # One that has failed at its start has left no summary.
             if self._runs[folder].look(last or ended) or ended:
-                self._runs.pop(folder).leave()
+                self._runs.pop(folder).fail()
                 self._over.add(folder)
         if to_do > 0:
             return False
+        mark = self._mark()
         self._options.tracker.end(self._id, self._end(state))
         self._id = None
         self._ended = True
+        self._sent.of["end"] = mark
+        self._sent.save()
         return True
+
+    def _mark(self) -> str:
+        """Of what its end says: another one if that has changed."""
+        sums = hashlib.sha256()
+        for path in _there(self._folder, "experiment.json", "report.html"):
+            sums.update(path.read_bytes())
+        return sums.hexdigest()
 
     def leave(self) -> None:
         for run in self._runs.values():
@@ -406,6 +454,24 @@ class _Experiment:
             ),
             model=None,
         )
+
+
+def _begin(tracker: trackers.Tracker, run: trackers.Beginning, sent: _Sent) -> str:
+    """Its id there. What fails half way goes on with the same one."""
+    sent.save()  # If that cannot be written, no run is made there.
+    made = tracker.begin(run, sent.of.get("id"))
+    sent.of["id"] = made
+    sent.save()
+    if not sent.of.get("described"):
+        tracker.describe(made, run)
+        sent.of["described"] = True
+        sent.save()
+    return made
+
+
+def _text_of(path: Union[pathlib.Path, str]) -> str:
+    """Names of files may be of any bytes; trackers take UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def run_of(folder: pathlib.Path) -> str:

@@ -1,7 +1,7 @@
 """MLflow, Weights & Biases and TensorBoard behind one interface.
 
 begin() makes a run there and returns its id, or goes on with that of a known one;
-then log(), and end(), without an End if the run itself goes on. What they raise is
+then describe(), once or again, log(), and end(), without an End if the run itself goes on. What they raise is
 the packages' own, and the caller's to catch: a run never depends on its tracker.
 MLflow and wandb are imported when they are asked for; TensorBoard's files need no
 package.
@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 from typing import Any, Callable, Optional, Union
 
@@ -61,6 +62,9 @@ class Mlflow:
             # MLflow 3 asks to be told that a plain folder is meant.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             place = pathlib.Path(place).absolute().as_uri()
+        # Else a server that is gone holds everything up for minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         self.place = place
         self._mlflow = _import("mlflow")
         self._client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=place)
@@ -80,11 +84,13 @@ class Mlflow:
             where, start_time=int(run.started * 1000), run_name=run.name, tags=tags
         ).info.run_id
         self._started[made] = run.started
+        return str(made)
+
+    def describe(self, made: str, run: Beginning) -> None:
         param = self._mlflow.entities.Param
         parameters = [param(key, value[:PARAMETER_CHARACTERS]) for key, value in run.config.items()]
         for at in range(0, len(parameters), PARAMETERS_AT_ONCE):
             self._client.log_batch(made, params=parameters[at : at + PARAMETERS_AT_ONCE])
-        return made
 
     def log(self, run: str, new: list[figures.Figures]) -> None:
         metric = self._mlflow.entities.Metric
@@ -137,6 +143,9 @@ class Wandb:
         self._runs[made.id] = made
         return str(made.id)
 
+    def describe(self, made: str, run: Beginning) -> None:
+        pass  # That has all been said.
+
     def log(self, run: str, new: list[figures.Figures]) -> None:
         for of in new:
             self._runs[run].log({**of.values, "step": of.step, "seconds": of.seconds})
@@ -169,9 +178,11 @@ class TensorBoard:
         if known is None:
             for old in folder.glob("events.out.tfevents.*.slackline"):  # Of a report.
                 old.unlink()
-            lines = [f"{key}: {value}" for key, value in {**run.tags, **run.config}.items()]
-            self._append(str(folder), tensorboard.text_event(run.started, "config", _as_block(lines)))
         return str(folder)
+
+    def describe(self, made: str, run: Beginning) -> None:
+        lines = [f"{key}: {value}" for key, value in {**run.tags, **run.config}.items()]
+        self._append(made, tensorboard.text_event(run.started, "config", _as_block(lines)))
 
     def _new_folder(self, run: Beginning) -> pathlib.Path:
         if run.parent is not None:
@@ -232,6 +243,11 @@ def make(to: str) -> Tracker:
 
 def _import(package: str) -> Any:
     return importlib.import_module(package)
+
+
+def without_secrets(text: str) -> str:
+    """Of addresses the part before the @, with a password in it, is nobody else's to read."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", text)
 
 
 def _typed(value: str) -> Union[int, float, str]:
