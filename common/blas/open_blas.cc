@@ -128,7 +128,7 @@ OpenBlasKernels ChooseOpenBlasKernels() {
           "OpenBLAS does not know this processor and computes with its kernels "
           "for ",
           before,
-          ", which are many times slower than those for Haswell; other threads "
+          ", which are slower than those for Haswell; other threads "
           "run already, so it is left at that: start with "
           "OPENBLAS_CORETYPE=Haswell in the environment");
       return;

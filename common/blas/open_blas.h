@@ -18,7 +18,7 @@ struct OpenBlasKernels {
 
 // OpenBLAS has kernels for many processors, and chooses when it is loaded, by
 // the processor's model. A version that is older than the model takes those
-// that run everywhere, without AVX: 0.3.21, of Debian 12, takes 13 times as
+// that run everywhere, without AVX: 0.3.21, of Debian 12, takes 2.5 times as
 // long for a matrix product on a Xeon of 2023 as with those of Haswell. If that
 // has happened, on a processor with AVX2 and FMA, OpenBLAS is made to choose
 // again, by OPENBLAS_CORETYPE=Haswell, which stays in the environment for
