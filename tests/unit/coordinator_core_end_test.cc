@@ -251,7 +251,7 @@ TEST_F(CoordinatorCoreTest, ASlowWorkerIsNamedInTheLogInStatusAndInTheSummary) {
     run::WorkerStats& stats = *heartbeat.mutable_worker();
     stats.set_clock(steps);
     stats.mutable_phase_seconds()->set_loading(loading * steps);
-    stats.mutable_recent()->set_steps(steps);
+    stats.mutable_recent()->set_steps(20 + steps);
     stats.mutable_recent()->set_count(20);
     stats.mutable_recent()->mutable_mean()->set_loading(loading);
     stats.mutable_recent()->mutable_mean()->set_computing(0.01);

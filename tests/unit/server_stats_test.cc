@@ -43,6 +43,8 @@ void Fill(int value, google::protobuf::Message* stats) {
       reflection.SetInt64(stats, field, value);
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
       reflection.SetInt32(stats, field, value);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+      reflection.SetDouble(stats, field, value);
     } else {
       ADD_FAILURE() << field->name() << " has a type that this test and "
                     << "FoldServerStats() do not know yet";
