@@ -202,6 +202,27 @@ function(slackline_add_test name)
   endforeach()
 endfunction()
 
+# slackline_add_script_test(<name> <kind> [modules of Python])
+# Runs <name>.py with the system's Python, without the package, and gives it the folder
+# of the programs. Where one of the modules is missing, it says that it is skipped.
+function(slackline_add_script_test name kind)
+  find_program(SLACKLINE_TEST_PYTHON python3 HINTS /usr/bin)
+  if(NOT SLACKLINE_TEST_PYTHON)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${SLACKLINE_TEST_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/${name}.py
+    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(${name} PROPERTIES LABELS ${kind} TIMEOUT ${SLACKLINE_TEST_TIMEOUT})
+  if(ARGN)
+    list(JOIN ARGN ", " modules)
+    execute_process(COMMAND ${SLACKLINE_TEST_PYTHON} -c "import ${modules}"
+      RESULT_VARIABLE missing OUTPUT_QUIET ERROR_QUIET)
+    if(NOT missing EQUAL 0)
+      set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "${name}: skipped")
+    endif()
+  endif()
+endfunction()
+
 # slackline_add_python_test(<name> KIND unit|e2e SOURCE file.py [ALONE])
 # Runs the file with pytest: with the package of this build, and with the folder of
 # the programs in SLACKLINE_BIN_DIR. Where the package is missing, CTest counts the

@@ -6,22 +6,22 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace slackline {
 namespace {
 
-// Those that OpenBLAS may take on a processor that it does not know.
+// OpenBLAS may take these on a processor that it does not know.
 constexpr std::array<const char*, 6> kWithoutAvx = {
     "Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", "Katmai"};
 
@@ -73,10 +73,11 @@ bool OthersRun() {
 // False: somebody else works all the time. The threads of OpenBLAS and OpenMP
 // themselves spin for a moment when their work is done.
 bool AwaitQuiet() {
-  const absl::Time end = absl::Now() + absl::Milliseconds(500);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(500);
   while (OthersRun()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(5));
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
 }
@@ -108,6 +109,7 @@ OpenBlasKernels ChooseOpenBlasKernels() {
   OpenBlasKernels kernels;
   if (!HasAvx2AndFma()) return kernels;
   ForEachBlas([&kernels](void* library) {
+    if (!kernels.changed && !kernels.sentence.empty()) return;  // Others run.
     const auto name_of =
         FunctionOf<const char* (*)()>(library, "openblas_get_corename");
     const auto forget =

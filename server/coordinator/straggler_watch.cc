@@ -80,7 +80,7 @@ void StragglerWatch::Clear() {
   of_all_.reset();
 }
 
-// Of the workers that the view has and that are not done; the others are
+// The view says whose figures count: workers that are done, or not in it, are
 // forgotten.
 void StragglerWatch::TakeFigures(const wire::View& view) {
   std::map<Incarnation, Worker> kept;
@@ -99,7 +99,7 @@ void StragglerWatch::TakeFigures(const wire::View& view) {
     const run::StepPhases& mean = worker.recent.mean();
     worker.now = {mean.loading(), mean.computing(), mean.pushing(),
                   mean.pulling(), OwnSeconds(mean), worker.recent.deviation(),
-                  // Who comes last to all-reduce waits for nobody.
+                  // The worker that comes last to all-reduce waits for nobody.
                   mean.waiting() + mean.reducing() - reducing_min,
                   OwnSeconds(mean) + mean.waiting() + mean.reducing()};
   }

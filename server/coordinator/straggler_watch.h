@@ -123,8 +123,8 @@ class StragglerWatch {
   void Compare(const Worker& worker, const Figures& measure, double steps,
                int64_t all_heard, bool than_before, Comparison* comparison);
   void AddToPast(Worker* worker) const;
-  // Those that have been slower than before for so long that this is how they
-  // are.
+  // Workers that have been slower than before for `settled_after` steps are so
+  // by now: what is left is to say so, and to measure by that.
   void Settle(const std::vector<Worker*>& known, News* news);
   void BeginPastAnew(Worker* worker) const;
   // One alarm, if most workers are slower than they were.

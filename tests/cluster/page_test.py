@@ -153,7 +153,7 @@ class PageTest(unittest.TestCase):
         self.assertLessEqual(int(rows[0][3]), max(worker["clock"] for worker in self.status()["worker"]))
         self.assertEqual(len(driver.find_elements("css selector", "#servers tbody tr")), 2)
         self.wait_until(lambda: self.text(driver, "mode") == "mode: ssp:3", "the mode")
-        # Who waits least is who the others wait for.
+        # The others wait for the worker that waits least.
         self.wait_until(lambda: re.search(r"worker 2 (\d+)", self.text(driver, "waiting")), "its share")
 
         def shares():

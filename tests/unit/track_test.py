@@ -26,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(sys.argv.pop(1))))
 FAKES = pathlib.Path(__file__).resolve().parent / "fake_trackers"
 # Before what is installed, if that is not MLflow.
 sys.path.insert(len(sys.path) if importlib.util.find_spec("mlflow") else 0, str(FAKES))
-# Of what the programs do without it, nothing is sent.
+# MLflow tells its makers nothing of these tests.
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_ALLOW_FILE_STORE="true")
 
 import mlflow.tracking  # noqa: E402

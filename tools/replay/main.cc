@@ -62,7 +62,12 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   SL_RETURN_IF_ERROR(CheckHasModel(config, kReplay));
   std::atomic<bool> interrupted{false};
   const StopSignal stop_signal([&](int) { interrupted.store(true); });
-  (void)ChooseOpenBlasKernels();  // As workers do.
+  // As workers do: other kernels round in another way.
+  const OpenBlasKernels kernels = ChooseOpenBlasKernels();
+  if (!kernels.sentence.empty()) {
+    spdlog::log(kernels.changed ? spdlog::level::info : spdlog::level::warn,
+                kernels.sentence);
+  }
   SL_RETURN_IF_ERROR(SetComputeThreads(WorkerProcesses(config)[0].threads));
   SL_ASSIGN_OR_RETURN(const DataSplit data,
                       LoadData(config.data(), config.model(), flags.data_dir));
