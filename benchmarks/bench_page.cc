@@ -7,6 +7,9 @@
 // stands, and at the first look, and when the history has become coarser, the
 // history.
 //
+// With --serve the page is then there for browsers, and a second passes in each
+// second: benchmarks/page_browser.py measures what one takes.
+//
 // The least that a look can cost: to read the reply once (it is `reply_bytes`).
 #include <time.h>
 #include <unistd.h>
@@ -16,13 +19,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "benchmarks/report.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "tools/cli/page/page_server.h"
 #include "tools/cli/page/page_state.h"
 
 namespace slackline::bench {
@@ -33,6 +39,7 @@ struct Options {
   int servers = 20;
   int shards = 2000;
   int replies = 86400;
+  bool serve = false;
 };
 
 double CpuSeconds() {
@@ -101,6 +108,34 @@ void Go(int second, wire::StatusReply* status) {
   }
 }
 
+// Until the process is ended.
+void Serve(const Options& options, wire::StatusReply status, PageState page) {
+  std::mutex mutex;
+  const absl::StatusOr<std::unique_ptr<PageServer>> server = PageServer::Start(
+      {}, {.now =
+               [&] {
+                 const std::lock_guard<std::mutex> lock(mutex);
+                 return page.Now().dump();
+               },
+           .history =
+               [&] {
+                 const std::lock_guard<std::mutex> lock(mutex);
+                 return page.History().dump();
+               },
+           .order = [](absl::string_view) -> absl::StatusOr<std::string> {
+             return absl::UnimplementedError("there is no job");
+           }});
+  SL_CHECK(server.ok(), std::string(server.status().message()).c_str());
+  std::printf("%s\n", (*server)->url().c_str());
+  std::fflush(stdout);
+  for (int second = options.replies;; ++second) {
+    absl::SleepFor(absl::Seconds(1));
+    Go(second, &status);
+    const std::lock_guard<std::mutex> lock(mutex);
+    page.Update(status);
+  }
+}
+
 void Run(const Options& options) {
   wire::StatusReply status = FirstReply(options);
   const int64_t memory_before = ResidentBytes();
@@ -142,6 +177,7 @@ void Run(const Options& options) {
                  {"history_points", history["points"].size()},
                  {"history_bytes", history_bytes},
                  {"memory_bytes", memory}});
+  if (options.serve) Serve(options, std::move(status), std::move(page));
 }
 
 }  // namespace
@@ -156,6 +192,8 @@ int main(int argc, char** argv) {
   app.add_option("--shards", options.shards)->check(CLI::Range(1, 1000000));
   app.add_option("--replies", options.replies, "One for each second")
       ->check(CLI::Range(1, 100000000));
+  app.add_flag("--serve", options.serve,
+               "Then the page is there, at the address that is printed");
   app.add_flag("--smoke", smoke, "A minute of a small job, for the tests");
   CLI11_PARSE(app, argc, argv);
   if (smoke) options = {.workers = 4, .servers = 2, .shards = 8, .replies = 60};

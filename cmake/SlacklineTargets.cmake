@@ -141,14 +141,93 @@ option(SLACKLINE_UNIT_TESTS_ELSEWHERE
 set(SLACKLINE_TESTS_ELSEWHERE ${CMAKE_BINARY_DIR}/tests-elsewhere.txt)
 file(WRITE ${SLACKLINE_TESTS_ELSEWHERE} "")
 
+# Sets `result` to the test suites of these sources. That no case is in none of them, and
+# so in no test, is what tests/every_case_test.py looks at.
+function(slackline_suites result)
+  set(suites)
+  foreach(source ${ARGN})
+    file(STRINGS ${source} lines REGEX "^(TYPED_)?TEST(_F|_P)?\\(")
+    foreach(line ${lines})
+      string(REGEX REPLACE "^[A-Z_]+\\(([A-Za-z0-9_]+).*" "\\1" suite "${line}")
+      list(APPEND suites ${suite})
+    endforeach()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES suites)
+  set(${result} "${suites}" PARENT_SCOPE)
+endfunction()
+
+# So many tests at most share a program: it is one source for the compiler, which then
+# takes a third of the time, since nearly all of it goes into the templates that they
+# have in common.
+set(slackline_tests_per_program 8)
+
+# Sets `result` to the program for a test with these suites: the first one of this kind
+# in this folder that has room, and no suite of one of these names.
+function(slackline_shared_program result kind)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(number 0)
+  while(TRUE)
+    set(program ${folder}_tests_${kind}_${number})
+    get_property(tests GLOBAL PROPERTY ${program}_tests)
+    get_property(taken GLOBAL PROPERTY ${program}_suites)
+    foreach(suite ${ARGN})
+      if(suite IN_LIST taken)
+        set(tests full)
+        break()
+      endif()
+    endforeach()
+    list(LENGTH tests count)
+    if(count LESS slackline_tests_per_program AND NOT tests STREQUAL "full")
+      break()
+    endif()
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${result} ${program} PARENT_SCOPE)
+endfunction()
+
+# At the end of a folder with tests: makes the programs that several of them share.
+function(slackline_test_programs)
+  get_property(programs DIRECTORY PROPERTY slackline_test_programs)
+  foreach(program ${programs})
+    foreach(list sources deps defines needs)
+      get_property(${list} GLOBAL PROPERTY ${program}_${list})
+      list(REMOVE_DUPLICATES ${list})
+    endforeach()
+    get_property(sanitized GLOBAL PROPERTY ${program}_sanitized)
+    slackline_units(units ${program} ${sources})
+    slackline_test_program(${program} "${sanitized}" SOURCES ${units} DEPS ${deps} DEFINES ${defines} NEEDS ${needs})
+    target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  endforeach()
+endfunction()
+
+# slackline_test_program(<name> <sanitized: TRUE|FALSE> SOURCES ... [DEPS ...] [DEFINES ...] [NEEDS ...])
+function(slackline_test_program name sanitized)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;DEFINES;NEEDS" ${ARGN})
+  slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(${name} PRIVATE ${ARG_DEFINES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(ARG_NEEDS)
+    add_dependencies(${name} ${ARG_NEEDS})
+  endif()
+  if(sanitized)
+    add_dependencies(slackline_sanitized ${name})
+  endif()
+endfunction()
+
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e|cluster SOURCES ... [DEPS ...]
-#                    [DEFINES ...] [ARGS ...] [SANITIZERS asan|tsan|none...] [PARTS count] [ALONE])
+#                    [DEFINES ...] [NEEDS target...] [ARGS ...]
+#                    [SANITIZERS asan|tsan|none...] [PARTS count] [ALONE] [APART])
 # SANITIZERS: in which builds with a sanitizer it runs as well, and is of their
 # kind; asan unless something else is said, for a test of kind unit or sim.
 # PARTS: it is that many tests of CTest, each of which runs its part of the cases.
 # ALONE: nothing runs beside it, as nothing does beside a test of kind net or gpu.
+# NEEDS: what has to be built before it can run.
+# Tests of kind unit, net and e2e share programs, unless one is APART or has ARGS: it
+# has a program of its name then. So what a source defines is in a namespace of its
+# own: slackline::<name of the file>. slackline_test_programs() ends the folder.
 function(slackline_add_test name)
-  cmake_parse_arguments(ARG "ALONE" "KIND;PARTS" "SOURCES;DEPS;DEFINES;ARGS;SANITIZERS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;APART" "KIND;PARTS" "SOURCES;DEPS;DEFINES;NEEDS;ARGS;SANITIZERS" ${ARGN})
   if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e|cluster)$")
     message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu, e2e or cluster")
   endif()
@@ -160,12 +239,36 @@ function(slackline_add_test name)
     return()
   endif()
   set(label ${ARG_KIND})
-  slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
-  target_compile_definitions(${name} PRIVATE ${ARG_DEFINES})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set(sanitized FALSE)
   if(slackline_sanitizer IN_LIST ARG_SANITIZERS)
     set(label ${slackline_sanitizer})
-    add_dependencies(slackline_sanitized ${name})
+    set(sanitized TRUE)
+  endif()
+  if(ARG_APART OR ARG_ARGS OR ARG_KIND MATCHES "^(sim|gpu|cluster)$")
+    set(program ${name})
+    set(arguments ${ARG_ARGS})
+    slackline_test_program(${name} ${sanitized} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS}
+      DEFINES ${ARG_DEFINES} NEEDS ${ARG_NEEDS})
+  else()
+    slackline_suites(suites ${ARG_SOURCES})
+    list(JOIN ARG_SANITIZERS "_" kind)
+    string(JOIN "_" kind ${ARG_KIND} ${kind})
+    slackline_shared_program(program ${kind} ${suites})
+    get_property(first GLOBAL PROPERTY ${program}_tests)
+    if(NOT first)
+      set_property(DIRECTORY APPEND PROPERTY slackline_test_programs ${program})
+      set_property(GLOBAL PROPERTY ${program}_sanitized ${sanitized})
+    endif()
+    set_property(GLOBAL APPEND PROPERTY ${program}_tests ${name})
+    set_property(GLOBAL APPEND PROPERTY ${program}_suites ${suites})
+    set_property(GLOBAL APPEND PROPERTY ${program}_sources ${ARG_SOURCES})
+    set_property(GLOBAL APPEND PROPERTY ${program}_deps ${ARG_DEPS})
+    set_property(GLOBAL APPEND PROPERTY ${program}_defines ${ARG_DEFINES})
+    set_property(GLOBAL APPEND PROPERTY ${program}_needs ${ARG_NEEDS})
+    # A suite of values has their name before its own, and the value behind.
+    list(TRANSFORM suites REPLACE "(.+)" "\\1.*:*/\\1.*:\\1/*:*/\\1/*")
+    list(JOIN suites ":" suites)
+    set(arguments --gtest_filter=${suites})
   endif()
   if(ARG_KIND STREQUAL "gpu")
     if(NOT TARGET slackline_gpu_tests)
@@ -183,8 +286,10 @@ function(slackline_add_test name)
     set(tests ${name})
   endif()
   foreach(test ${tests})
-    add_test(NAME ${test} COMMAND ${name} ${ARG_ARGS})
-    set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT ${SLACKLINE_TEST_TIMEOUT})
+    add_test(NAME ${test} COMMAND ${program} ${arguments})
+    # gtest is content with a filter that nothing fits.
+    set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT ${SLACKLINE_TEST_TIMEOUT}
+      FAIL_REGULAR_EXPRESSION "\\] Running 0 tests")
     if(ARG_PARTS)
       string(REGEX REPLACE ".*\\." "" part ${test})
       set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT

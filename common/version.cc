@@ -12,6 +12,12 @@
 namespace slackline {
 namespace {
 
+// In every program, as text that can be found there.
+[[gnu::used]] constexpr char kStamp[] =
+    "slackline version stamp: " SLACKLINE_VERSION " (" SLACKLINE_COMMIT ")";
+constexpr size_t kStampNameBytes = sizeof("slackline version stamp: ") - 1;
+constexpr size_t kVersionBytesMax = 200;
+
 struct Search {
   ElfW(Addr) code = 0;  // Somewhere in the binary that is asked for.
   std::string build_id;
@@ -72,7 +78,19 @@ std::string BuildId() {
 }
 
 std::string VersionText(absl::string_view program) {
-  return absl::StrCat(program, " ", VersionNumber(), " (", BuildCommit(), ")");
+  return absl::StrCat(program, " ", kStamp + kStampNameBytes);
+}
+
+std::string VersionInFile(absl::string_view file) {
+  // No text of its own, which would be found in this program.
+  const absl::string_view name(kStamp, kStampNameBytes);
+  const size_t at = file.find(name);
+  if (at == absl::string_view::npos) return "";
+  const absl::string_view version =
+      file.substr(at + name.size(), kVersionBytesMax);
+  const size_t end = version.find(')');
+  if (end == absl::string_view::npos) return "";
+  return std::string(version.substr(0, end + 1));
 }
 
 }  // namespace slackline

@@ -17,9 +17,13 @@ std::string BuildCommit();
 std::string BuildId();
 // Of the messages between processes (proto/). Goes up with every change by
 // which processes of two versions would misunderstand each other.
-inline constexpr int kProtocol = 5;
+inline constexpr int kProtocol = 6;
 // What `PROGRAM --version` prints: "slackline_server 0.1.0
 // (v0.1.0-3-ga8b147a)".
 std::string VersionText(absl::string_view program);
+// What stands behind the name there, of the program that this is the file of,
+// which need not be started for that. Empty: it is none of Slackline, or too
+// old to have it.
+std::string VersionInFile(absl::string_view file);
 
 }  // namespace slackline

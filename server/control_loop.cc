@@ -45,6 +45,7 @@ ControlLoop::ControlLoop(Transport& transport, const Options& options,
              {.kind = PeerId::Kind::kObserver,
               .index = options.core.member.join.index(),
               .instance = options.core.member.join.token()}),
+      inspector_(options.inspection),
       io_load_() {
   poller_.Add(waker_);
   poller_.Add(*shard_threads_);
@@ -96,6 +97,14 @@ void ControlLoop::CutPartDone(wire::CutPart part) {
   waker_.Wake();
 }
 
+void ControlLoop::AnswerInspections() {
+  const absl::Time now = options_.time.Now();
+  for (Inspector::Answer& answer : inspector_.TakeAnswers(now)) {
+    core_.AnswerInspection(std::move(answer.inspected), std::move(answer.frame),
+                           now, &effects_);
+  }
+}
+
 void ControlLoop::TakeCutParts() {
   std::vector<wire::CutPart> parts;
   {
@@ -127,7 +136,9 @@ absl::Status ControlLoop::Run() {
 
 absl::Status ControlLoop::RunOnce() {
   const TimeSource& time = options_.time;
-  SL_RETURN_IF_ERROR(poller_.Wait(core_.NextWakeup() - time.Now()));
+  const absl::Time now = time.Now();
+  SL_RETURN_IF_ERROR(poller_.Wait(
+      std::min(core_.NextWakeup(), inspector_.NextWakeup(now)) - now));
   waker_.Drain();
   if (options_.coordinator_failure)
     SL_RETURN_IF_ERROR(options_.coordinator_failure());
@@ -144,8 +155,13 @@ absl::Status ControlLoop::RunOnce() {
   SL_RETURN_IF_ERROR(ReceiveFromShardThreads());
   TakeCutParts();
   TakeRetirement();
+  AnswerInspections();
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
+  if (options_.coordinator_over) {
+    if (const auto end = options_.coordinator_over(); end.has_value())
+      core_.OnCoordinatorOver(*end, &effects_);
+  }
   core_.OnTick(time.Now(), &effects_);
   OfferSeat();
   return absl::OkStatus();
@@ -213,6 +229,14 @@ absl::Status ControlLoop::Perform() {
   std::swap(effects, effects_);
   for (const std::string& line : effects.log) spdlog::info("{}", line);
   if (effects.view != nullptr) options_.give_view(effects.view);
+  for (const wire::Inspection& inspection : effects.inspections)
+    inspector_.Ask(inspection, options_.time.Now());
+  if (effects.view != nullptr &&
+      (effects.view->proto().state() == wire::FINISHED ||
+       effects.view->proto().state() == wire::FAILED)) {
+    inspector_.End();
+    AnswerInspections();
+  }
   if (effects.ask_stats) {
     core_.SetIoUtilisation(io_load_.Update(options_.time.Now()));
     if (options_.coordinator_refused)

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "common/health/health_board.h"
+#include "common/inspection/inspector.h"
 #include "common/mutex.h"
 #include "common/net/link_trial.h"
 #include "common/net/poller.h"
@@ -44,6 +45,9 @@ class ControlLoop {
     // has not. Nobody is left then to be told that this server leaves: the loop
     // ends with that at once.
     std::function<absl::Status()> coordinator_failure;
+    // How the job has ended, once the coordinator in this process has told it
+    // and is over: ServerCore::OnCoordinatorOver().
+    std::function<std::optional<wire::JobEnd>()> coordinator_over;
     // Told after each event whether a coordinator may come here, and the run
     // that this server has joined (0: none yet). Returns whether one is here.
     std::function<bool(bool may_come, uint64_t run)> offer_seat;
@@ -53,6 +57,8 @@ class ControlLoop {
     std::string trace_file;  // Empty: no trace.
     // Is told how this server is; nullptr: nobody asks. Outlives the loop.
     HealthBoard* health = nullptr;
+    // What users may ask this process.
+    Inspector::Sources inspection = {};
   };
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
       Transport& transport, const Options& options);
@@ -85,6 +91,7 @@ class ControlLoop {
   void TryLinks();
   void OfferSeat();
   void TellHealth();
+  void AnswerInspections();
   void TakeCutParts();
   void TakeRetirement();
   absl::Status Perform();
@@ -99,6 +106,7 @@ class ControlLoop {
   std::unique_ptr<Listener> shard_threads_;
   Poller poller_;
   LinkTrial trial_;  // Uses poller_.
+  Inspector inspector_;
   Waker waker_;
   std::ofstream trace_;
   IoLoad io_load_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/timeline/event_names.h"
 
 namespace slackline {
 
@@ -29,13 +30,24 @@ void CutParts::OnCut(int thread, ShardCore::CutState state) {
     part.mutable_part();
     return options_.told(std::move(part));
   }
+  TimelineTrack* const track =
+      options_.timeline == nullptr
+          ? nullptr
+          : options_.timeline->TrackOf(absl::StrCat(
+                timeline_names::kCheckpoints, " of shard thread ", thread));
   writer_.Write(
       {.folder = PartialFolder(options_.root, state.run, state.number),
        .file = absl::StrCat("server-", options_.server, "-thread-", thread,
                             ".safetensors"),
        .shards = std::move(state.shards),
-       .done = [this,
-                part](const absl::StatusOr<checkpoint::Part>& written) mutable {
+       .done = [this, part, track, begun = options_.time.Now()](
+                   const absl::StatusOr<checkpoint::Part>& written) mutable {
+         if (track != nullptr) {
+           track->Add({.name = timeline_names::kWritePart,
+                       .begun = begun,
+                       .until = options_.time.Now(),
+                       .number = part.cut()});
+         }
          if (written.ok()) {
            *part.mutable_part() = *written;
          } else {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "common/checkpoint/part_writer.h"
+#include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "proto/control.pb.h"
 #include "server/shard/shard_core.h"
 
@@ -22,6 +24,10 @@ class CutParts {
     // Called for each part, on the thread of OnCut() or the writer's, but not
     // once the destructor has returned.
     std::function<void(wire::CutPart)> told;
+    // Has a track for the parts of each shard thread; nullptr: there is none.
+    // Outlives this.
+    TimelineRecorder* timeline = nullptr;
+    TimeSource time = {};
   };
   explicit CutParts(Options options) : options_(std::move(options)) {}
 

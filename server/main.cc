@@ -16,6 +16,8 @@
 #include "common/config/cluster_config.h"
 #include "common/health/health_page.h"
 #include "common/host_port.h"
+#include "common/inspection/stack_taker.h"
+#include "common/inspection/timeline_source.h"
 #include "common/net/host_id.h"
 #include "common/net/process_transport.h"
 #include "common/net/resolve.h"
@@ -26,6 +28,8 @@
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "common/timeline/event_names.h"
+#include "common/timeline/recorder.h"
 #include "common/utf8.h"
 #include "common/version.h"
 #include "job/job_config.h"
@@ -273,7 +277,8 @@ absl::Status Serve(const MemberFlags& flags,
       .out = flags.out,
       .endpoint = TcpEndpoint(coordinator_address, config.coordinator().port()),
       .checkpoint_root = checkpoint_root};
-  bool is_led = false;  // A job that is there already.
+  TimelineRecorder timeline;  // Of all threads below.
+  bool is_led = false;        // A job that is there already.
   BegunJob begun;
   if (flags.index == 0) {
     if (!flags.new_run) {
@@ -306,6 +311,7 @@ absl::Status Serve(const MemberFlags& flags,
   CoordinatorThread::Options options =
       CoordinatorOptions(flags, config, keeping.endpoint);
   options.time = time;
+  options.track = timeline.TrackOf(timeline_names::kCoordinator);
   options.core.clock = {.name = HostId(),
                         .to_wall = time.WallNow() - time.Now()};
   options.core.delays = delays;
@@ -372,8 +378,11 @@ absl::Status Serve(const MemberFlags& flags,
   const auto told = [&loop](wire::CutPart part) {
     loop->CutPartDone(std::move(part));
   };
-  CutParts cut_parts(
-      {.server = flags.index, .root = checkpoint_root, .told = told});
+  CutParts cut_parts({.server = flags.index,
+                      .root = checkpoint_root,
+                      .told = told,
+                      .timeline = &timeline,
+                      .time = time});
   std::vector<std::unique_ptr<ShardThread>> shard_threads;
   for (int t = 0; t < self.threads; ++t) {
     ShardThread::Options options;
@@ -397,6 +406,7 @@ absl::Status Serve(const MemberFlags& flags,
     options.unread_bytes_max =
         UnreadBytesMax(config.limits(), options.core.feed.link);
     options.slowdown = self.slowdown;
+    options.track = timeline.TrackOf(absl::StrCat("shard ", t));
     options.on_cut = [&cut_parts, t](ShardCore::CutState state) {
       cut_parts.OnCut(t, std::move(state));
     };
@@ -426,8 +436,11 @@ absl::Status Serve(const MemberFlags& flags,
   control.core.may_host_before_joining =
       (flags.index == 0 || flags.recover) && AnyServerTakesOver(config);
   if (health != nullptr) control.health = health->board();
+  control.inspection.stacks = StacksBy(std::make_shared<StackTaker>(time));
+  TellTimelinesOf(&timeline, time, &control.inspection);
   if (seat != nullptr) {
     control.coordinator_failure = [&seat] { return seat->failure(); };
+    control.coordinator_over = [&seat] { return seat->over(); };
     control.coordinator_refused = [&seat] { return seat->refused(); };
     control.offer_seat = [&seat](bool may_come, uint64_t run) {
       return seat->Offer({.may_host = may_come, .run = run});

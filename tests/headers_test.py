@@ -9,16 +9,17 @@ same reason a file may begin with a precompiled header (BASES): one whose header
 its chain includes itself. Most of what is parsed is in there.
 
 Usage: headers_test.py --build DIR [--jobs N] [--cuda]
-DIR is a configured build folder with compile_commands.json: compiler and flags are its own.
+DIR is a configured build folder with compile_commands.json: its flags say where headers are.
+The compiler is clang where it is installed, else that of the build: of a precompiled header
+g++ reads everything, and instantiates all templates that its inline functions use, which
+is most of what it does for a header here (583 processor seconds in all; clang: 330).
 Exit code 1: a header does not compile alone; the compiler's lines name it.
 """
 
 import argparse
 import concurrent.futures
 import functools
-import hashlib
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -118,29 +119,30 @@ def main():
     work = arguments.build / "headers"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    # An object file, though nobody wants it: ccache keeps no results without one.
-    cached = [ccache] if (ccache := shutil.which("ccache")) else []
-    environment = {**os.environ, "CCACHE_BASEDIR": str(SOURCE), "CCACHE_NOHASHDIR": "1",
-                   "CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_PCH_EXTSUM": "1"}
+    clang = shutil.which("clang++")
+    usual = clang or compiler
 
     def run(words):
-        return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        return subprocess.run(words, capture_output=True, text=True, check=False)
 
     def precompile(base):
         file = work / ("base_" + base[0].replace("/", "_") + f"_{len(base)}.h")
         file.write_text("".join(f"#include <{name}>\n" for name in base))
-        made = run([compiler, *options, "-O0", "-x", "c++-header", str(file), "-o", f"{file}.gch"])
-        text = run([compiler, *options, "-O0", "-E", "-P", "-x", "c++-header", str(file)]).stdout
-        # What ccache takes for its content: two of the same text differ in their bytes.
-        pathlib.Path(f"{file}.gch.sum").write_text(hashlib.sha256(text.encode()).hexdigest())
-        return base, file, made
+        instantiate = ["-fpch-instantiate-templates"] if clang else []
+        return base, file, run([usual, *options, *instantiate, "-x", "c++-header", str(file), "-o", f"{file}.gch"])
 
     def compile_chain(chain):
         file = work / (chain[-1].replace("/", "_") + ".cc")
         file.write_text("".join(f'#include "{name}"\n' for name in chain))
+        # LibTorch 1.13's are not for this clang.
+        if any(name.startswith(("torch/", "ATen/")) for name in closure[chain[-1]]):
+            return chain, run([compiler, *options, "-fsyntax-only", str(file)])
         base = next((path for base, path in bases.items() if closure[chain[0]].issuperset(base)), None)
-        include = ["-Winvalid-pch", "-include", str(base)] if base is not None else []
-        return chain, run([*cached, compiler, *options, *include, "-O0", "-c", str(file), "-o", f"{file}.o"])
+        if base is None:
+            include = []
+        else:
+            include = ["-include-pch", f"{base}.gch"] if clang else ["-Winvalid-pch", "-include", str(base)]
+        return chain, run([usual, *options, *include, "-fsyntax-only", str(file)])
 
     lists = chains(closure)
     failed = 0

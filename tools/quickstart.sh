@@ -3,7 +3,7 @@
 # workers in each of the four synchronisation modes: ends with a table of the four
 # runs. Then builds the rest of what README.md shows. On two cores, with nothing
 # there: the first row after about five minutes, the table after seven, the rest
-# after nine. What is there already is not done again.
+# after nine. What is installed or built already is not done again; the runs are.
 # Usage: tools/quickstart.sh [--data-dir DIR] [--epochs E] [--out DIR]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,7 +32,7 @@ stop() {
     wait "$job" 2>/dev/null || true
   fi
   echo >&2
-  echo "quickstart.sh: stopped; the same command goes on where this one was" >&2
+  echo "quickstart.sh: stopped; the same command goes on with what is built, and begins the runs anew" >&2
   exit "$1"
 }
 trap 'stop 130' INT

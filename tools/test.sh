@@ -42,12 +42,13 @@ wanted() {
 # build PRESET [CMAKE-OPTION...]
 build() { cmake --preset "$1" "${@:2}" && cmake --build --preset "$1"; }
 
-# check PRESET LABELS: two tests for each core at a time, since those of whole jobs wait
-# for two thirds of theirs; those that others would disturb run alone (RUN_SERIAL).
+# check PRESET LABELS: three tests for each two cores at a time, since those of whole jobs
+# wait for half of theirs; those that others would disturb run alone (RUN_SERIAL). With
+# more, jobs miss deadlines of seconds, and what a build aside leaves undone is done later.
 failed=0
 check() {
   mkdir -p build
-  ctest --preset "$1" --parallel "$(($(nproc) * 2))" --label-regex "$2" | tee "build/ctest-$1.log" || failed=1
+  ctest --preset "$1" --parallel "$((($(nproc) * 3 + 1) / 2))" --label-regex "$2" | tee "build/ctest-$1.log" || failed=1
 }
 
 # The next slow test shall be seen by whoever makes it. How long each kind took is in
@@ -109,9 +110,10 @@ stop_aside() {
   cat build/aside.log
 }
 
-# What the tests with AddressSanitizer show, those of kind unit need not show once more.
+# What the tests with AddressSanitizer and the fuzzers show, those of kind unit need not
+# show once more.
 once=OFF
-if [[ -n $asan && -n $(wanted unit) ]]; then once=ON; fi
+if [[ -n $asan && -n $(wanted asan) && -n $(wanted fuzz) && -n $(wanted unit) ]]; then once=ON; fi
 if [[ -n $release ]]; then
   build release -DSLACKLINE_TEST_DATA_DIR="$data_dir" -DSLACKLINE_WERROR="$werror" -DSLACKLINE_UNIT_TESTS_ELSEWHERE="$once"
   if ! ctest --preset release -N --label-regex '^gpu$' | grep 'Test *#' >/dev/null; then

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/checkpoint/part_file.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 
@@ -80,6 +81,7 @@ void PartWriter::Add(Work work) {
 }
 
 void PartWriter::Run(const std::shared_ptr<Shared>& shared) {
+  NameThisThread("part writer");
   MutexLock lock(shared->mutex);
   while (true) {
     while (!shared->stopping && shared->jobs.empty())

@@ -1,12 +1,10 @@
 #include "common/config/cluster_checks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/config/launch_checks.h"
 #include "common/config/scalar_defaults.h"
 #include "common/config/shell_line.h"
 #include "common/host_port.h"
@@ -37,9 +36,8 @@ constexpr int kCpusMax = 4096;
 constexpr int kMemoryMbMax = 64 << 20;  // 64 TiB.
 constexpr int kGpuMax = 1023;           // The largest index.
 constexpr int kEtcdEndpointsMax = 16;
-// The names of its pods have more behind it, and 63 characters at most.
-constexpr size_t kJobSetNameLengthMax = 40;
 constexpr size_t kEtcdPrefixLengthMax = 200;
+constexpr size_t kEtcdUserLengthMax = 200;
 
 bool IsNumericAddress(absl::string_view host) {
   return !host.empty() &&
@@ -116,6 +114,12 @@ bool IsHttps(absl::string_view endpoint) {
   return absl::StartsWith(endpoint, "https://");
 }
 
+// Of "http://HOST:PORT".
+std::string HostOfHttp(absl::string_view endpoint) {
+  (void)absl::ConsumePrefix(&endpoint, "http://");
+  return SplitHostPort(endpoint).first;
+}
+
 // Empty if the endpoint is "https://HOST:PORT", or "http://HOST:PORT" of a host
 // that may be used so.
 std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
@@ -182,7 +186,8 @@ class ClusterChecks {
     CheckPorts();
     CheckTransport();
     CheckHealth();
-    CheckLaunch();
+    CheckLaunch(config_, problems_);
+    CheckTrack(config_, problems_);
   }
 
  private:
@@ -251,6 +256,7 @@ class ClusterChecks {
         problems.Add(absl::StrCat("endpoint[", i, "]"), problem);
     }
     CheckEtcdFiles(etcd, problems);
+    CheckEtcdUser(etcd, problems);
     // The default is as good as the job's name, which is checked.
     if (origins_.At("coordinator.etcd.prefix").empty()) return;
     if (!IsEtcdPrefix(etcd.prefix())) {
@@ -294,6 +300,41 @@ class ClusterChecks {
           etcd.certificate().empty() ? "certificate" : "private_key",
           "is missing; a certificate and its private key belong together, and "
           "are for an etcd that asks for one (--client-cert-auth)");
+    }
+  }
+
+  static void CheckEtcdUser(const config::Etcd& etcd,
+                            const ConfigProblems& problems) {
+    if (etcd.user().empty() != etcd.password_file().empty()) {
+      problems.Add(etcd.user().empty() ? "user" : "password_file",
+                   "is missing; a user and the file with its password belong "
+                   "together, and are for an etcd with users (etcdctl auth "
+                   "enable)");
+    }
+    const std::string& user = etcd.user();
+    if (user.size() > kEtcdUserLengthMax ||
+        !std::all_of(user.begin(), user.end(), absl::ascii_isgraph)) {
+      problems.Add("user", absl::StrCat("value is ", Printable(user),
+                                        "; at most ", kEtcdUserLengthMax,
+                                        " printable characters without spaces "
+                                        "are required"));
+    }
+    if (!etcd.password_file().empty() && etcd.password_file().front() != '/') {
+      problems.Add("password_file",
+                   absl::StrCat("value is ", Printable(etcd.password_file()),
+                                "; an absolute path is required, since servers "
+                                "run in folders of their own"));
+    }
+    if (user.empty()) return;
+    for (int i = 0; i < std::min(etcd.endpoint_size(), kEtcdEndpointsMax);
+         ++i) {
+      const std::string& endpoint = etcd.endpoint(i);
+      if (IsHttps(endpoint) || IsLoopback(HostOfHttp(endpoint))) continue;
+      problems.Add(absl::StrCat("endpoint[", i, "]"),
+                   absl::StrCat("value is ", Printable(endpoint),
+                                "; with a user https:// is required to other "
+                                "hosts, since whoever reads http:// has the "
+                                "password, whatever insecure says"));
     }
   }
 
@@ -504,161 +545,6 @@ class ClusterChecks {
                      absl::StrCat("at most ", 65536 - most),
                      absl::StrCat("one host has ", most,
                                   " processes, each with a port of its own"));
-  }
-
-  // Paths are those of other hosts: what is there shows when it is started.
-  void CheckLaunch() const {
-    const config::Launch& launch = config_.launch();
-    const ConfigProblems problems = problems_.In("launch");
-    for (const auto& [name, path] :
-         {std::pair("bin_dir", launch.bin_dir()),
-          std::pair("runs_dir", launch.runs_dir()),
-          std::pair("data_dir", launch.data_dir())}) {
-      if (path.empty() || path[0] == '/') continue;
-      problems.Add(name, absl::StrCat("value is ", Printable(path),
-                                      "; an absolute path is required"));
-    }
-    problems.Range("log_mib", launch.log_mib(), 0, 1 << 20, "0: no bound");
-    for (const std::string& variable : launch.environment()) {
-      const size_t equals = variable.find('=');
-      if (equals != std::string::npos && equals > 0) continue;
-      problems.Add("environment",
-                   absl::StrCat("value is ", Printable(variable),
-                                "; NAME=VALUE is required, as in "
-                                "\"OMP_NUM_THREADS=1\""));
-    }
-    if (launch.has_ssh() && launch.ssh().has_port())
-      problems_.Range("launch.ssh.port", launch.ssh().port(), 1, 65535);
-    if (launch.has_slurm()) CheckSlurm(launch.slurm());
-    if (launch.has_ray()) CheckRay(launch.ray());
-    if (launch.has_kubernetes()) CheckKubernetes(launch.kubernetes());
-  }
-
-  void CheckRay(const config::Ray& ray) const {
-    if (ray.has_nodes())
-      problems_.Range("launch.ray.nodes", ray.nodes(), 1, 4096);
-    for (const std::string& resource : ray.resource()) {
-      const size_t equals = resource.rfind('=');
-      double amount = 0;
-      if (equals != std::string::npos && equals > 0 &&
-          absl::SimpleAtod(resource.substr(equals + 1), &amount) &&
-          amount > 0 && std::isfinite(amount)) {
-        continue;
-      }
-      problems_.In("launch.ray")
-          .Add("resource", absl::StrCat("value is ", Printable(resource),
-                                        "; NAME=AMOUNT is required, with an "
-                                        "amount above 0, as in "
-                                        "\"memory=16e9\""));
-    }
-  }
-
-  // Each is a word or a line of a batch script.
-  // Names of objects in Kubernetes: labels of DNS, with dots in between for
-  // some.
-  void CheckKubernetes(const config::Kubernetes& kubernetes) const {
-    const ConfigProblems problems = problems_.In("launch.kubernetes");
-    const auto check_name = [&](const std::string& field,
-                                const std::string& name, size_t length_max,
-                                bool may_have_dots) {
-      bool fits = !name.empty() && name.size() <= length_max &&
-                  absl::ascii_isalnum(static_cast<unsigned char>(name[0])) &&
-                  absl::ascii_isalnum(static_cast<unsigned char>(name.back()));
-      for (const unsigned char c : name) {
-        fits = fits && (absl::ascii_islower(c) || absl::ascii_isdigit(c) ||
-                        c == '-' || (may_have_dots && c == '.'));
-      }
-      if (fits) return;
-      problems.Add(
-          field, absl::StrCat("value is ", Printable(name), "; 1 to ",
-                              length_max, " lower-case letters, digits or '-'",
-                              may_have_dots ? " or '.'" : "",
-                              " are required, the first and the last a "
-                              "letter or digit"));
-    };
-    if (kubernetes.has_name()) {
-      check_name("name", kubernetes.name(), kJobSetNameLengthMax, false);
-      if (!kubernetes.name().empty() &&
-          absl::ascii_isdigit(
-              static_cast<unsigned char>(kubernetes.name()[0]))) {
-        problems.Add("name",
-                     absl::StrCat("value is ", Printable(kubernetes.name()),
-                                  "; a letter has to come first, since "
-                                  "a service has this name, too"));
-      }
-    }
-    if (kubernetes.has_namespace_())
-      check_name("namespace", kubernetes.namespace_(), 63, false);
-    for (const auto& [field, has, name] :
-         {std::tuple("claim", kubernetes.has_claim(), kubernetes.claim()),
-          std::tuple("data_claim", kubernetes.has_data_claim(),
-                     kubernetes.data_claim()),
-          std::tuple("secret", kubernetes.has_secret(), kubernetes.secret())}) {
-      if (has) check_name(field, name, 253, true);
-    }
-    const std::string& image = kubernetes.image();
-    if (!kubernetes.has_image()) {
-      problems.Add("image",
-                   "is missing; name an image that has Slackline in it, as in "
-                   "image: \"registry/slackline:1\" (docs/clusters.md says how "
-                   "to make one)");
-    } else if (image.empty() ||
-               !std::all_of(image.begin(), image.end(), [](unsigned char c) {
-                 return absl::ascii_isgraph(c);
-               })) {
-      problems.Add("image",
-                   absl::StrCat("value is ", Printable(image),
-                                "; a name without blanks is required"));
-    }
-    if (kubernetes.has_grace_seconds())
-      problems.Range("grace_seconds", kubernetes.grace_seconds(), 1, 86400);
-    problems.Range("pod_restarts", kubernetes.pod_restarts(), 0, 1000000);
-  }
-
-  void CheckSlurm(const config::Slurm& slurm) const {
-    const ConfigProblems problems = problems_.In("launch.slurm");
-    const auto check_text = [&](const std::string& name,
-                                const std::string& text) {
-      const bool is_line =
-          !text.empty() && std::none_of(text.begin(), text.end(), [](char c) {
-            return absl::ascii_iscntrl(static_cast<unsigned char>(c));
-          });
-      if (is_line) return true;
-      problems.Add(name, absl::StrCat("value is ", Printable(text),
-                                      "; a text without line breaks is "
-                                      "required"));
-      return false;
-    };
-    for (const auto& [name, has, text] :
-         {std::tuple("partition", slurm.has_partition(), slurm.partition()),
-          std::tuple("account", slurm.has_account(), slurm.account()),
-          std::tuple("qos", slurm.has_qos(), slurm.qos()),
-          std::tuple("time", slurm.has_time(), slurm.time()),
-          std::tuple("constraint", slurm.has_constraint(),
-                     slurm.constraint())}) {
-      if (has) check_text(name, text);
-    }
-    for (const auto& [name, options] :
-         {std::pair("option", &slurm.option()),
-          std::pair("srun_option", &slurm.srun_option())}) {
-      for (const std::string& option : *options) {
-        if (!check_text(name, option) || option[0] == '-') continue;
-        problems.Add(name,
-                     absl::StrCat("value is ", Printable(option),
-                                  "; an option with its dashes is required, "
-                                  "as in \"--exclusive\""));
-      }
-    }
-    if (slurm.has_nodes())
-      problems_.Range("launch.slurm.nodes", slurm.nodes(), 1, 4096);
-    problems_.Range("launch.slurm.warning_seconds", slurm.warning_seconds(), 1,
-                    65535);
-    if (slurm.requeue() && !config_.has_checkpoint()) {
-      problems.Add("requeue",
-                   "value is true; a job that is queued again goes on from a "
-                   "checkpoint: a checkpoint block is required, as in "
-                   "checkpoint { every_epochs: 1 }");
-    }
   }
 
   // All hosts that a pattern stands for, but for loopback addresses.

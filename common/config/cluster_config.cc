@@ -104,10 +104,12 @@ std::string ToText(const config::ClusterConfig& config) {
 }
 
 std::string ConfigHash(const config::ClusterConfig& config) {
+  config::ClusterConfig hashed = config;
+  hashed.clear_track();
   // Without maps and unknown fields, Protobuf writes a message in one way only:
   // by field number.
   uint64_t hash = 0;
-  for (const unsigned char c : config.SerializeAsString()) {
+  for (const unsigned char c : hashed.SerializeAsString()) {
     hash = Mix64(hash ^ c);
   }
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));

@@ -103,7 +103,8 @@ std::string ToText(const config::ClusterConfig& config);
 
 // 16 hexadecimal digits, the same on every machine and in every build. Equal
 // for equal configs, whatever files and flags they came from. Over everything,
-// because each process derives every other's place from it.
+// because each process derives every other's place from it; but for `track`,
+// which is nothing to them.
 std::string ConfigHash(const config::ClusterConfig& config);
 
 // Only processes on this host reach it: 127.0.0.0/8 and its name.

@@ -34,6 +34,20 @@ absl::Status AddHost(absl::string_view part, absl::string_view host,
     return absl::InvalidArgumentError(
         absl::StrCat("'", part, "': a host is missing"));
   }
+  constexpr absl::string_view kOfNames = "-._:";
+  const auto is_wrong = [&](char c) {
+    return !absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
+           static_cast<unsigned char>(c) < 0x80 &&
+           !absl::StrContains(kOfNames, c);
+  };
+  if (const auto wrong = absl::c_find_if(host, is_wrong); wrong != host.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", part, "': no name of a host has '", std::string(1, *wrong),
+        "' in it; ",
+        *wrong == '@' ? "name the user by --set launch.ssh.user=NAME"
+                      : "HOST:WORKERS is required, with commas in between, as "
+                        "in h1:4,h2:4"));
+  }
   if (!slots_text.empty() && (!absl::SimpleAtoi(slots_text, &added.slots) ||
                               added.slots < 1 || added.slots > kSlotsMax)) {
     return absl::InvalidArgumentError(

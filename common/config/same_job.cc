@@ -64,10 +64,13 @@ config::ClusterConfig WithoutPlaces(const config::ClusterConfig& config) {
       etcd.clear_ca();
       etcd.clear_certificate();
       etcd.clear_private_key();
+      etcd.clear_user();
+      etcd.clear_password_file();
     }
   }
   left.clear_launch();
   left.clear_health();
+  left.clear_track();
   // It allows hosts that are not this machine.
   left.clear_insecure();
   return left;

@@ -140,18 +140,33 @@ void AddStragglers(const wire::StatusReply& status, Exposition* page) {
     page->Add(slowness.relative(), {{"worker", absl::StrCat(slowness.rank())}});
   }
   AddOne("slackline_job_stragglers", kGauge,
-         "Alarms of `status`: workers that are slower than the others, or than "
-         "they were",
+         "Alarms of `status`: workers and servers that are slower than the "
+         "others, or than they were",
          status.straggler_size(), {}, page);
-  if (status.straggler_size() == 0) return;
-  page->Begin("slackline_job_straggler_ratio", kGauge,
-              "Of each alarm: how many times slower the worker is, and where");
-  for (const run::Straggler& straggler : status.straggler()) {
-    page->Add(straggler.times(),
-              {{"worker",
-                straggler.has_rank() ? absl::StrCat(straggler.rank()) : "all"},
-               {"phase", straggler.phase()}});
-  }
+  const auto add_all = [&](bool of_servers, const char* name,
+                           const char* help) {
+    bool begun = false;
+    for (const run::Straggler& straggler : status.straggler()) {
+      if (straggler.has_server() != of_servers) continue;
+      if (!begun) page->Begin(name, kGauge, help);
+      begun = true;
+      page->Add(
+          straggler.times(),
+          of_servers
+              ? Exposition::Labels{{"server", absl::StrCat(straggler.server())}}
+              : Exposition::Labels{
+                    {"worker", straggler.has_rank()
+                                   ? absl::StrCat(straggler.rank())
+                                   : "all"},
+                    {"phase", straggler.phase()}});
+    }
+  };
+  add_all(
+      /*of_servers=*/false, "slackline_job_straggler_ratio",
+      "Of each alarm about workers: how many times slower it is, and where");
+  add_all(/*of_servers=*/true, "slackline_job_slow_server_ratio",
+          "Of each alarm about a server: how many times longer its answers "
+          "take");
 }
 
 void AddJob(const wire::StatusReply& status, Exposition* page) {

@@ -21,6 +21,7 @@
 #include "common/http/http_request.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 namespace {
@@ -108,6 +109,7 @@ void HttpServer::CloseInChild() {
 }
 
 void HttpServer::Run() {
+  NameThisThread("health");
   // Signals are for the threads that wait for them.
   sigset_t all;
   sigfillset(&all);

@@ -11,6 +11,7 @@ using Body = wire::Header::BodyCase;
 bool IsOrder(wire::Call::KindCase kind) {
   switch (kind) {
     case wire::Call::kStop:
+    case wire::Call::kSuspend:
     case wire::Call::kFinish:
     case wire::Call::kRebalance:
     case wire::Call::kMoveShards:
@@ -21,6 +22,13 @@ bool IsOrder(wire::Call::KindCase kind) {
     default:
       return false;
   }
+}
+
+// What a user may ask of a job that it is not to change. To record a timeline
+// costs all members time and memory.
+bool Looks(const wire::Call& call) {
+  return call.has_status() ||
+         (call.has_inspect() && !call.inspect().has_timeline());
 }
 
 bool IsOfWorker(const wire::Call& call) {
@@ -36,10 +44,14 @@ bool IsOfWorker(const wire::Call& call) {
     case wire::Call::kRegroup:
     case wire::Call::kLease:
     case wire::Call::kCutPart:
+    case wire::Call::kInspected:
+    case wire::Call::kGoesOn:
+    case wire::Call::kHasExamples:
       return true;
     case wire::Call::kCannotJoin:
       return call.cannot_join().role() == wire::JoinRequest::WORKER;
     case wire::Call::kStop:
+    case wire::Call::kSuspend:
       // A member's: its training has diverged, or its time is over.
       return call.incarnation() != 0;
     default:
@@ -58,10 +70,10 @@ std::string WhyNotCall(Role role, const wire::Call& call) {
       may = IsOfWorker(call);
       break;
     case Role::kOperator:
-      may = kind == wire::Call::kStatus || IsOrder(kind);
+      may = Looks(call) || call.has_inspect() || IsOrder(kind);
       break;
     case Role::kReader:
-      may = kind == wire::Call::kStatus;
+      may = Looks(call);
       break;
   }
   if (may) return "";

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "common/config/field_origins.h"
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
+#include "common/keys/private_file.h"
 #include "common/net/descriptor.h"
 #include "common/status.h"
 
@@ -29,66 +29,7 @@ namespace fs = std::filesystem;
 constexpr size_t kKeyBytesMax = size_t{16} << 10;
 
 absl::Status CallFailed(const std::string& path, const char* call, int error) {
-  const std::string text =
-      absl::StrCat("key file ", path, ": ", call, ": ", std::strerror(error));
-  if (error == ENOENT) return absl::NotFoundError(text);
-  if (error == EEXIST) return absl::AlreadyExistsError(text);
-  if (error == EACCES) return absl::PermissionDeniedError(text);
-  return absl::UnavailableError(text);
-}
-
-// FailedPrecondition if others than its owner can read or change the file.
-absl::Status CheckPrivate(const std::string& path, const struct stat& file) {
-  if (!S_ISREG(file.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key file ", path, ": is no regular file"));
-  }
-  const uid_t self = geteuid();
-  if (file.st_uid != self && file.st_uid != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("key file ", path, ": belongs to user ", file.st_uid,
-                     ", who can change it, and this process is of user ", self,
-                     "; take a copy of your own that nobody else can read"));
-  }
-  // Engines give secrets as files of root that a group may read, and nobody
-  // write where root itself reads them.
-  const bool is_given =
-      file.st_uid == 0 && (self != 0 || (file.st_mode & S_IWUSR) == 0);
-  const mode_t others = is_given ? (S_IWGRP | S_IRWXO) : (S_IRWXG | S_IRWXO);
-  if ((file.st_mode & others) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "key file ", path, ": others can read or change it (its mode is ",
-      absl::Hex(file.st_mode >> 6 & 7), absl::Hex(file.st_mode >> 3 & 7),
-      absl::Hex(file.st_mode & 7),
-      ", 600 is required), so it protects nothing; ",
-      ShellLine({"chmod", "600", path}),
-      ", and make a new one if others may have read it (slackline keys init "
-      "--force)"));
-}
-
-absl::StatusOr<std::string> ReadPrivate(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return CallFailed(path, "open", errno);
-  struct stat status {};
-  if (fstat(file.get(), &status) != 0) return CallFailed(path, "stat", errno);
-  SL_RETURN_IF_ERROR(CheckPrivate(path, status));
-  std::string text(kKeyBytesMax + 1, '\0');
-  size_t bytes = 0;
-  while (bytes < text.size()) {
-    const ssize_t count =
-        read(file.get(), text.data() + bytes, text.size() - bytes);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return CallFailed(path, "read", errno);
-    if (count == 0) break;
-    bytes += static_cast<size_t>(count);
-  }
-  if (bytes > kKeyBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key file ", path, ": has more than ", kKeyBytesMax,
-                     " bytes, so it is no key file"));
-  }
-  text.resize(bytes);
-  return text;
+  return PrivateFileError(absl::StrCat("key file ", path), call, error);
 }
 
 // `what` as in "secret".
@@ -198,7 +139,13 @@ absl::StatusOr<keys::Key> ParseKey(const std::string& text,
 }
 
 absl::StatusOr<keys::Key> ReadKeyFile(const std::string& path) {
-  SL_ASSIGN_OR_RETURN(const std::string text, ReadPrivate(path));
+  SL_ASSIGN_OR_RETURN(
+      const std::string text,
+      ReadPrivateFile({.name = absl::StrCat("key file ", path),
+                       .path = path,
+                       .bytes_max = kKeyBytesMax,
+                       .if_read = "make a new one if others may have read it "
+                                  "(slackline keys init --force)"}));
   return ParseKey(text, absl::StrCat("key file ", path));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/keys/key_file.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 namespace {
@@ -47,6 +48,7 @@ KeyFollower::~KeyFollower() {
 }
 
 void KeyFollower::Run() {
+  NameThisThread("key follower");
   while (true) {
     Look();
     const absl::Time now = absl::Now();

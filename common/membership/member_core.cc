@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/cut.h"
@@ -19,6 +20,13 @@ constexpr int kSilentLeases = 2;
 constexpr size_t kRecordsPerHeartbeat = 256;
 // The coordinator's sentence about a removal is cut at this.
 constexpr size_t kWhyBytesMax = 1024;
+// Of one answer, and of those that are remembered.
+constexpr int kInspectionsMax = 16;
+constexpr size_t kInspectedMax = 64;
+// Payload of a call: beyond kSoonSent its way takes time, on a link of so many
+// bytes per second.
+constexpr size_t kSoonSent = 256 << 10;
+constexpr double kSlowLink = 500e3;
 // An address of several is tried for at least this long, or twice if somebody
 // listens there and says nothing, as a process that is stopped.
 constexpr absl::Duration kTryMin = absl::Milliseconds(200);
@@ -75,6 +83,7 @@ void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
   heartbeat = heartbeat_;
   heartbeat.set_incarnation(incarnation_);
   heartbeat.set_first_record(first_record_);
+  heartbeat.set_sent_micros(absl::ToUnixMicros(now));
   const size_t count = std::min(records_.size(), kRecordsPerHeartbeat);
   for (size_t i = 0; i < count; ++i) {
     run::MetricRecord& record = *heartbeat.add_record();
@@ -119,10 +128,35 @@ uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,
   *message.header.mutable_call() = std::move(kind);
   if (!value.empty()) message.payloads.push_back(std::move(value));
   effects->sends.push_back(message);
+  // What is large is not sent again while it may be under way.
+  size_t bytes = 0;
+  for (const Payload& payload : message.payloads) bytes += payload.size();
+  const absl::Duration retry =
+      options_.call_retry +
+      absl::Seconds(static_cast<double>(bytes > kSoonSent ? bytes : 0) /
+                    kSlowLink);
   calls_[id] = {.message = std::move(message),
-                .resend_at = now + options_.call_retry,
+                .retry = retry,
+                .resend_at = now + retry,
                 .obstacle = {}};
   return id;
+}
+
+uint64_t MemberCore::AnswerInspection(wire::Inspected inspected, Payload frame,
+                                      absl::Time now, Effects* effects) {
+  if (inspected.has_timeline()) {
+    const std::optional<ClockOffset::Estimate> clock = clock_offset_.At(now);
+    wire::Timeline& timeline = *inspected.mutable_timeline();
+    timeline.set_offset_micros(
+        clock.has_value() ? absl::ToInt64Microseconds(clock->offset) : 0);
+    timeline.set_offset_bound_micros(
+        clock.has_value() ? absl::ToInt64Microseconds(
+                                absl::Ceil(clock->bound, absl::Microseconds(1)))
+                          : -1);
+  }
+  wire::Call call;
+  *call.mutable_inspected() = std::move(inspected);
+  return Call(std::move(call), std::move(frame), now, effects);
 }
 
 std::string MemberCore::ObstacleOf(uint64_t call_id) const {
@@ -224,6 +258,50 @@ void MemberCore::OnLink(LinkState link, absl::Time now) {
   link_ = link;
 }
 
+void MemberCore::OnHeartbeatReply(const wire::HeartbeatReply& reply,
+                                  absl::Time now, Effects* effects) {
+  if (incarnation_ == 0 || reply.incarnation() != incarnation_) return;
+  if (reply.code() == wire::FENCED) return Fence(reply.error(), effects);
+  if (reply.sent_micros() != 0) {
+    clock_offset_.OnRoundTrip(absl::FromUnixMicros(reply.sent_micros()),
+                              absl::FromUnixMicros(reply.heard_micros()), now);
+  }
+  OnInspections(reply, effects);
+  if (reply.has_try_links() && view_ == nullptr &&
+      (!links_.has_value() || links_->round() != reply.try_links().round())) {
+    links_ = reply.try_links();
+    links_since_ = now;
+    links_tried_.reset();
+    said_links_ = false;
+    effects->try_links = links_;
+  }
+  while (first_record_ < reply.records_acked() && !records_.empty()) {
+    records_.pop_front();
+    if (records_sent_ > 0) --records_sent_;
+    ++first_record_;
+  }
+  if (records_dropped_ > records_dropped_said_) {
+    effects->log.push_back(absl::StrCat(
+        records_dropped_ - records_dropped_said_,
+        " metric records were dropped while the coordinator did not take "
+        "them; at most ",
+        options_.records_max, " are kept"));
+    records_dropped_said_ = records_dropped_;
+  }
+}
+
+void MemberCore::OnInspections(const wire::HeartbeatReply& reply,
+                               Effects* effects) {
+  const int count = std::min(reply.inspection_size(), kInspectionsMax);
+  for (int i = 0; i < count; ++i) {
+    const wire::Inspection& inspection = reply.inspection(i);
+    if (absl::c_linear_search(inspected_, inspection.number())) continue;
+    if (inspected_.size() == kInspectedMax) inspected_.pop_front();
+    inspected_.push_back(inspection.number());
+    effects->inspections.push_back(inspection);
+  }
+}
+
 void MemberCore::OnMessage(const Message& message, absl::Time now,
                            Effects* effects) {
   Run(now);
@@ -256,34 +334,8 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
   switch (message.header.body_case()) {
     case wire::Header::kJoinReply:
       return OnJoinReply(message.header.join_reply(), now, effects);
-    case wire::Header::kHeartbeatReply: {
-      const wire::HeartbeatReply& reply = message.header.heartbeat_reply();
-      if (incarnation_ == 0 || reply.incarnation() != incarnation_) return;
-      if (reply.code() == wire::FENCED) Fence(reply.error(), effects);
-      if (reply.has_try_links() && view_ == nullptr &&
-          (!links_.has_value() ||
-           links_->round() != reply.try_links().round())) {
-        links_ = reply.try_links();
-        links_since_ = now;
-        links_tried_.reset();
-        said_links_ = false;
-        effects->try_links = links_;
-      }
-      while (first_record_ < reply.records_acked() && !records_.empty()) {
-        records_.pop_front();
-        if (records_sent_ > 0) --records_sent_;
-        ++first_record_;
-      }
-      if (records_dropped_ > records_dropped_said_) {
-        effects->log.push_back(absl::StrCat(
-            records_dropped_ - records_dropped_said_,
-            " metric records were dropped while the coordinator did not take "
-            "them; at most ",
-            options_.records_max, " are kept"));
-        records_dropped_said_ = records_dropped_;
-      }
-      return;
-    }
+    case wire::Header::kHeartbeatReply:
+      return OnHeartbeatReply(message.header.heartbeat_reply(), now, effects);
     case wire::Header::kView: {
       // Meant for an incarnation; the first view may overtake the join reply.
       const uint64_t number = message.header.view().number();
@@ -517,7 +569,7 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
   if (now >= next_heartbeat_) SendHeartbeat(now, effects);
   for (auto& [id, call] : calls_) {
     if (now < call.resend_at) continue;
-    call.resend_at = now + options_.call_retry;
+    call.resend_at = now + call.retry;
     effects->sends.push_back(call.message);
   }
 }
@@ -534,8 +586,7 @@ absl::Time MemberCore::NextWakeup() const {
 
 wire::Call SuspendCall(const std::string& reason) {
   wire::Call call;
-  call.mutable_stop()->set_checkpoint(true);
-  call.mutable_stop()->set_reason(reason);
+  call.mutable_suspend()->set_reason(reason);
   return call;
 }
 

@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/link_state.h"
+#include "common/membership/clock_offset.h"
 #include "common/message.h"
 #include "common/time/awake_clock.h"
 #include "common/view/shard_map.h"
@@ -66,6 +67,8 @@ class MemberCore {
     // The driver is to try these, in place of others, until there is a view;
     // OnLinks() takes what comes of it.
     std::optional<wire::TryLinks> try_links;
+    // What this process is to tell of itself, each once: by a call.
+    std::vector<wire::Inspection> inspections;
     std::shared_ptr<const View> view;  // A newer view than the last one.
     std::vector<CallResult> answers;
     // The lease ran out, though we live: join again with a new core and token.
@@ -121,6 +124,10 @@ class MemberCore {
   // call's kind set. Only after joining.
   uint64_t Call(wire::Call kind, Payload value, absl::Time now,
                 Effects* effects);
+  // Answers an inspection of Effects, also when the job has ended. A timeline
+  // gets what is known of the clocks.
+  uint64_t AnswerInspection(wire::Inspected inspected, Payload frame,
+                            absl::Time now, Effects* effects);
   // Nobody waits for the answer any more: the call is not repeated, and its
   // answer is ignored. A call that is answered or unknown is not an error.
   void Cancel(uint64_t call_id) { calls_.erase(call_id); }
@@ -144,6 +151,11 @@ class MemberCore {
   // Why the coordinator had no place for us when it last said so; unspecified
   // once we have joined.
   wire::JoinReply::Obstacle obstacle() const { return obstacle_; }
+  // How far the coordinator's monotonic clock is from the one of this process;
+  // nullopt: it has not been measured yet.
+  std::optional<ClockOffset::Estimate> ClockOffsetAt(absl::Time now) const {
+    return clock_offset_.At(now);
+  }
   // What waits to be answered, and to be kept by the coordinator.
   size_t calls_count() const { return calls_.size(); }
   size_t records_count() const { return records_.size(); }
@@ -156,6 +168,7 @@ class MemberCore {
  private:
   struct PendingCall {
     Message message;
+    absl::Duration retry;
     absl::Time resend_at;
     std::string obstacle;
   };
@@ -171,6 +184,10 @@ class MemberCore {
               Effects* effects);
   void OnJoinReply(const wire::JoinReply& reply, absl::Time now,
                    Effects* effects);
+  void OnHeartbeatReply(const wire::HeartbeatReply& reply, absl::Time now,
+                        Effects* effects);
+  // What it is asked and has not been asked before.
+  void OnInspections(const wire::HeartbeatReply& reply, Effects* effects);
   // Says whom it cannot connect to, a lease after it has begun to try.
   void SayWhomItMisses(absl::Time now, Effects* effects);
   // The coordinator has removed this member; `why` as in HeartbeatReply.error.
@@ -241,6 +258,8 @@ class MemberCore {
   bool said_links_ = false;
   std::shared_ptr<const View> view_;
   uint64_t view_refused_ = 0;  // Number of the last one.
+  ClockOffset clock_offset_;
+  std::deque<uint64_t> inspected_;  // Numbers of the last inspections.
   uint64_t next_call_id_ = 1;
   std::map<uint64_t, PendingCall> calls_;
 };

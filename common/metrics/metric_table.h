@@ -1,8 +1,9 @@
 // What processes of a job count and measure, in one table each: the fields of
 // run::ServerStats and run::WorkerStats with their names for Prometheus
 // (prometheus.io/docs/practices/naming), how parts of them are folded into a
-// whole, and which of them can be no figures at all. Who counts something new
-// adds a field, a line here, and the place that counts.
+// whole, which of them can be no figures at all, and where the summary of the
+// run has them. Who counts something new adds a field, a line here, and the
+// place that counts.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -30,6 +31,12 @@ struct Metric {
   // False: the figure is one of the process alone, and is not summed over its
   // threads, nor over processes.
   bool folds = true;
+  // The field of run::Summary, of the same type, that has the sum over all
+  // processes of the run; 0: there is none.
+  int of_run = 0;
+  // The field of run::WorkerSummary, of the same type, that has what a worker
+  // has counted in its last life; 0: there is none.
+  int of_worker = 0;
 };
 
 absl::Span<const Metric> ServerMetrics();
@@ -48,6 +55,13 @@ std::vector<std::pair<std::string, double>> MetricPhases(
 void FoldMetrics(absl::Span<const Metric> metrics,
                  const google::protobuf::Message& from,
                  google::protobuf::Message* to);
+
+// Adds to the sums of `summary` what these have counted.
+void AddToSummary(absl::Span<const Metric> metrics,
+                  const google::protobuf::Message& stats,
+                  run::Summary* summary);
+// Sets what `worker` has of it; the rest of `worker` stays.
+void PutIntoSummary(const run::WorkerStats& stats, run::WorkerSummary* worker);
 
 // False if one that is folded is no figure: negative, not finite, so large that
 // sums could overflow, or of more bins than are counted.

@@ -24,6 +24,10 @@
 
 namespace slackline {
 
+// Smaller payloads are copied: that is cheaper than a shared holder, and a
+// small received frame would keep alive the whole buffer that it was read with.
+inline constexpr size_t kZeroCopyBytes = 2048;
+
 // Payloads that do not lie side by side share a frame of at most this size.
 inline constexpr size_t kCopiedFrameBytesMax = size_t{64} << 10;
 

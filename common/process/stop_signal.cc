@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/status.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 
@@ -82,6 +83,7 @@ StopSignal::StopSignal(std::function<void(int signal)> on_signal) {
            "no file descriptors left for signals");
   thread_ = std::thread(
       [signal_fd, quit = quit_event_, on_signal = std::move(on_signal)] {
+        NameThisThread("signals");
         pollfd watched[2] = {{signal_fd, POLLIN, 0}, {quit, POLLIN, 0}};
         while (true) {
           if (poll(watched, 2, -1) < 0) continue;

@@ -22,6 +22,11 @@ Clock EndOf(const wire::View& view) {
   return view.elastic() ? kClockMax : view.steps_total();
 }
 
+bool HasTrained(const run::WorkerProgress& progress, const wire::View& view) {
+  return progress.clock() >= EndOf(view) &&
+         progress.activity() == run::WorkerProgress::WORKING;
+}
+
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock) {
   return view.phase(PhaseIndexAt(view, clock));
 }

@@ -5,6 +5,7 @@
 
 #include "common/ids.h"
 #include "common/sync/modes/mode_rule.h"
+#include "proto/run.pb.h"
 #include "proto/view.pb.h"
 
 namespace slackline {
@@ -18,6 +19,12 @@ inline constexpr Clock kStepLimitAhead = 4;
 // known: a job may be ended early. kClockMax: nobody knows it yet, since the
 // job is elastic.
 Clock EndOf(const wire::View& view);
+
+// Whether a worker that says this of itself has no step left, and all of its
+// gradients are acknowledged. Where some are not, it waits for a server, and
+// says so. A program that asks for the state after its last step makes its
+// worker wait likewise: so whoever has trained once has trained.
+bool HasTrained(const run::WorkerProgress& progress, const wire::View& view);
 
 // The phase that steps of `clock` obey, and its index. `clock` is at least 0
 // and there is a phase: else fatal.

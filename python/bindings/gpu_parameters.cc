@@ -70,7 +70,9 @@ class OnGpu final : public GpuParameters {
     if (copier_->empty() || (!wait && !copier_->NextIsThere()))
       return std::nullopt;
     SL_ASSIGN_OR_RETURN(GradientCopier::Copy copy, copier_->Next());
-    return Copied{.table = copy.id, .values = std::move(copy.values)};
+    return Copied{.table = copy.id,
+                  .values = std::move(copy.values),
+                  .waited = copy.waited};
   }
   void Drop() override { copier_->Drop(); }
 

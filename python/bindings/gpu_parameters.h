@@ -49,6 +49,7 @@ class GpuParameters : public Parameters {
   struct Copied {
     int table = 0;
     Payload values;
+    absl::Duration waited;  // As of GradientCopier::Copy.
   };
   // The oldest gradient that was not returned before; none if there is none,
   // or if it is not there yet and `wait` is false. Errors as of

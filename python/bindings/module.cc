@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/blas/open_blas.h"
 #include "common/config/cluster_config.h"
+#include "common/inspection/stack_taker.h"
 #include "common/io/safetensors.h"
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
@@ -41,11 +42,13 @@ namespace {
 class Rule {
  public:
   explicit Rule(const std::string& text)
-      : optimizer_(ValueOrThrow(Optimizer::Create(ParseOptimizer(text)))) {}
+      : config_(ParseOptimizer(text)),
+        optimizer_(ValueOrThrow(Optimizer::Create(config_))) {}
 
   int slots() const { return optimizer_.slot_count(); }
   double learning_rate() const { return optimizer_.learning_rate(); }
   std::optional<double> momentum() const { return optimizer_.momentum(); }
+  RuleFields fields() const { return FieldsOf(config_); }
   void Apply(FloatArray values, FloatArray gradient,
              std::vector<FloatArray> slots, const StepOptions& options,
              int64_t update) const {
@@ -75,6 +78,7 @@ class Rule {
   }
 
  private:
+  const config::Optimizer config_;
   const Optimizer optimizer_;
 };
 
@@ -166,8 +170,9 @@ CUstream_st* StreamOf(uintptr_t handle) {
   return reinterpret_cast<CUstream_st*>(handle);
 }
 
-std::string OptimizerText(const config::ClusterConfig& config) {
-  return config.has_optimizer() ? config.optimizer().ShortDebugString() : "";
+std::optional<RuleFields> OptimizerOf(const config::ClusterConfig& config) {
+  if (!config.has_optimizer()) return std::nullopt;
+  return FieldsOf(config.optimizer());
 }
 
 }  // namespace
@@ -262,6 +267,16 @@ NB_MODULE(_core, m) {
                    })
       .def_prop_ro("shows_health", &Worker::shows_health)
       .def("forget_health", &Worker::ForgetHealth)
+      // faulthandler writes to the file on the signal.
+      .def(
+          "show_stacks",
+          [](Worker& w, int signal, int descriptor,
+             std::vector<std::string> libraries) {
+            w.ShowStacks({.signal = signal,
+                          .descriptor = descriptor,
+                          .libraries = std::move(libraries)});
+          },
+          "signal"_a, "descriptor"_a, "libraries"_a)
       .def_prop_ro("all_on_gpus", &Worker::all_on_gpus)
       .def_prop_ro("out", [](Worker& w) { return w.flags().out; })
       .def_prop_ro("data_dir", [](Worker& w) { return w.flags().data_dir; })
@@ -280,7 +295,7 @@ NB_MODULE(_core, m) {
                    })
       .def_prop_ro("mode", [](Worker& w) { return ModeText(w.config()); })
       .def_prop_ro("optimizer",
-                   [](Worker& w) { return OptimizerText(w.config()); })
+                   [](Worker& w) { return OptimizerOf(w.config()); })
       .def(
           "open",
           [](Worker& w, std::shared_ptr<Parameters> parameters,
@@ -375,6 +390,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
       .def_prop_ro("momentum", &Rule::momentum)
+      .def_prop_ro("fields", &Rule::fields)
       .def("apply", &Rule::Apply, "values"_a, "gradient"_a, "slots"_a,
            "options"_a, "update"_a);
 
@@ -398,6 +414,8 @@ NB_MODULE(_core, m) {
         return std::pair(index.index, index.from);
       },
       "given"_a);
+  // That nothing here handles; None: there is none.
+  m.def("free_signal", &FreeSignal);
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
   // Why they stay slow; empty: they do not.
   m.def("choose_blas_kernels", [] {

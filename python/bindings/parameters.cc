@@ -7,6 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "python/bindings/errors.h"
 
@@ -51,6 +54,27 @@ config::Optimizer ParseOptimizer(const std::string& text) {
         absl::StrCat("optimizer: '", text, "' is none")));
   }
   return config;
+}
+
+RuleFields FieldsOf(const config::Optimizer& optimizer) {
+  const auto* const block = optimizer.GetReflection()->GetOneofFieldDescriptor(
+      optimizer, optimizer.GetDescriptor()->FindOneofByName("kind"));
+  SL_CHECK(block != nullptr, "an optimizer without a rule was not checked");
+  const google::protobuf::Message& rule =
+      optimizer.GetReflection()->GetMessage(optimizer, block);
+  RuleFields fields;
+  fields.first = std::string(block->name());
+  for (int i = 0; i < rule.GetDescriptor()->field_count(); ++i) {
+    const auto* const field = rule.GetDescriptor()->field(i);
+    auto& value = fields.second[std::string(field->name())];
+    if (field->type() == google::protobuf::FieldDescriptor::TYPE_BOOL) {
+      value = rule.GetReflection()->GetBool(rule, field);
+    } else {
+      value = rule.GetReflection()->GetDouble(rule, field);
+    }
+  }
+  fields.second["maximize"] = optimizer.maximize();
+  return fields;
 }
 
 TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,

@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "proto/optimizer.pb.h"
@@ -34,6 +37,12 @@ struct Table {
 
 // Throws a ValueError for text that is no optimizer of a config.
 config::Optimizer ParseOptimizer(const std::string& text);
+
+// The name of an optimizer's block, and by name all that its rule goes by, with
+// the defaults of what the config leaves out. The optimizer has been checked.
+using RuleFields =
+    std::pair<std::string, std::map<std::string, std::variant<bool, double>>>;
+RuleFields FieldsOf(const config::Optimizer& optimizer);
 
 // One tensor of a file: name, type in the format's words, shape, bytes.
 TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,

@@ -110,6 +110,7 @@ Worker::Worker(const Place& place)
       (size_t{512} << 20) +
       (size_t{128} << 20) * static_cast<size_t>(std::max(self_.threads, 1))));
   if (all_on_gpus()) PrepareGpuGroups(config_.sync().collective().algorithm());
+  inspection_.stacks = StacksBy(std::make_shared<StackTaker>(time_));
 }
 
 Worker::~Worker() {
@@ -125,6 +126,11 @@ Worker::~Worker() {
     connected_ = nullptr;
   }
   released_->Drop();
+}
+
+void Worker::ShowStacks(const PythonStacks& stacks) {
+  inspection_.stacks =
+      StacksBy(ValueOrThrow(StackTaker::OfPython(time_, stacks)));
 }
 
 bool Worker::all_on_gpus() const {
@@ -165,6 +171,7 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .host_parameters = parameters_->gpu() == nullptr,
        .keeps_state = true,
        .health = health_ == nullptr ? nullptr : health_->board(),
+       .inspection = inspection_,
        .ring = [this] { return transports().ring(); }},
       self_, transports(), &parameters_->memory()));
 }
@@ -263,6 +270,7 @@ absl::Status Worker::PushCopied(bool wait) {
     SL_ASSIGN_OR_RETURN(std::optional<GpuParameters::Copied> copied,
                         parameters_->gpu()->NextCopied(wait));
     if (!copied.has_value()) return absl::OkStatus();
+    session().CopiedGradients(copied->waited);
     SL_RETURN_IF_ERROR(session().Gradient(
         copied->table, std::move(copied->values), options_[copied->table]));
   }

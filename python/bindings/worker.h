@@ -16,6 +16,8 @@
 
 #include "common/config/cluster_config.h"
 #include "common/health/health_page.h"
+#include "common/inspection/inspector.h"
+#include "common/inspection/stack_taker.h"
 #include "common/keys/key_follower.h"
 #include "common/mutex.h"
 #include "common/optim/step_options.h"
@@ -60,6 +62,8 @@ class Worker {
     if (health_ != nullptr) health_->server().CloseInChild();
   }
   const MemberFlags& flags() const { return flags_; }
+  // Before Open(): whoever asks for this process's stacks gets Python's, too.
+  void ShowStacks(const PythonStacks& stacks);
 
   struct Work {
     int64_t steps_total = 0;
@@ -167,6 +171,7 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<HealthPage> health_;  // nullptr: nobody asks.
+  Inspector::Sources inspection_;
   const std::optional<KeySource> keys_;
   mutable Mutex mutex_;
   std::unique_ptr<ProcessTransport> transports_ ABSL_GUARDED_BY(mutex_);

@@ -42,13 +42,11 @@ except ImportError as error:
         "this Python's version, or install the wheel"
     ) from None
 from slackline._core import JobError, JobSuspended
+from slackline._data.loader import Loader
 from slackline._files import load, save
 from slackline._job import Job
-from slackline._join import join
-from slackline._launch import launch
-from slackline._loader import Loader
-from slackline._optimizer import Optimizer
-from slackline._rules import (
+from slackline._optim.optimizer import Optimizer
+from slackline._optim.rules import (
     SGD,
     Adadelta,
     Adagrad,
@@ -61,6 +59,8 @@ from slackline._rules import (
     RMSprop,
     Rule,
 )
+from slackline._start.join import join
+from slackline._start.launch import launch
 
 __version__ = _core.version
 __all__ = [
@@ -85,3 +85,8 @@ __all__ = [
     "load",
     "save",
 ]
+
+# Pickles and errors say it, while the modules that define them may move.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Optional
 
 import torch
+import torch.utils.dlpack
 
 from slackline import _core
 
@@ -47,6 +48,17 @@ def of_worker(rank: int, gpu: Optional[int]) -> torch.device:
     device = torch.device("cuda", gpu)
     torch.cuda.set_device(device)
     return device
+
+
+def handed(tensor: torch.Tensor) -> Any:
+    """The tensor's memory as ``_core`` takes it, once: in DLPack's capsule.
+
+    ``_core`` would take the tensor, too, and then call its ``__dlpack__``, which is Python code,
+    so a signal's handler may run in it. nanobind takes its KeyboardInterrupt for a tensor that
+    has no ``__dlpack__``, and goes another way: the interrupt is lost. Compiled code makes this
+    capsule, and the handler runs where the exception reaches the script.
+    """
+    return torch.utils.dlpack.to_dlpack(tensor)
 
 
 def check_model(module: torch.nn.Module, device: torch.device) -> None:

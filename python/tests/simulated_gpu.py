@@ -13,7 +13,9 @@ import sys
 
 import torch
 
-from slackline import _core, _device, _tables, _worlds
+from slackline import _core, _device
+from slackline._loop import worlds
+from slackline._model.tables import Tables
 
 _CUDA = 2  # As DLPack names devices.
 library = ctypes.CDLL(None)
@@ -92,10 +94,10 @@ def finish_step(self, gradients, factors, skipped):
 
 
 sizes = []
-plain_bind = _tables.Tables.bind
-_tables.Tables.bind = bind
-_tables.Tables._check_stream = lambda self: None
-_worlds.Joined.next, _worlds.Joined.gradient, _worlds.Joined.finish_step = next_task, gradient, finish_step
+plain_bind = Tables.bind
+Tables.bind = bind
+Tables._check_stream = lambda self: None
+worlds.Joined.next, worlds.Joined.gradient, worlds.Joined.finish_step = next_task, gradient, finish_step
 _device.of_worker = of_worker
 _device.stream = lambda device: 0
 _device.like_here = lambda device: contextlib.nullcontext()

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import LOOP, POINTS, USUAL, run, run_alone
+from support import LOOP, POINTS, USUAL, run, run_alone, run_job
 
 
 def test_trains_and_the_file_is_the_plain_module_s(tmp_path):
@@ -275,9 +275,9 @@ def test_the_model_is_saved_before_the_end_too(tmp_path):
 def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_path, num_workers):
     script = f"""
     import torch, slackline
-    from slackline import _worlds
+    from slackline._loop import worlds
     lost, called = [2, 3], []
-    finish_step, gather = _worlds.Alone.finish_step, _worlds.Alone.gather
+    finish_step, gather = worlds.Alone.finish_step, worlds.Alone.gather
     def lose(self, gradients, factors, skipped):
         if lost and self._clock == lost[0]:
             lost.pop(0)
@@ -286,7 +286,7 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
     def note(self, place, number, data):
         called.append((place, number))
         return gather(self, place, number, data)
-    _worlds.Alone.finish_step, _worlds.Alone.gather = lose, note
+    worlds.Alone.finish_step, worlds.Alone.gather = lose, note
     job = slackline.join()
     net = job.model(torch.nn.Linear(1, 1))
     opt = job.optimizer(net, slackline.SGD(lr=0.1))
@@ -307,15 +307,15 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
 
 TWO_OPTIMIZERS = """
 import sys, torch, slackline
-from slackline import _worlds
+from slackline._loop import worlds
 lost = [int(clock) for clock in sys.argv[1:]]
-finish_step = _worlds.Alone.finish_step
+finish_step = worlds.Alone.finish_step
 def lose(self, gradients, factors, skipped):
     if lost and self._clock == lost[0]:
         lost.pop(0)
         return False
     return finish_step(self, gradients, factors, skipped)
-_worlds.Alone.finish_step = lose
+worlds.Alone.finish_step = lose
 job = slackline.join()
 net = job.model(torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]))
 first = job.optimizer(net[0], slackline.SGD(lr=0.1))
@@ -393,3 +393,19 @@ def test_it_does_without_numpy(tmp_path):
     (tmp_path / "script.py").write_text(script)
     ended = run([sys.executable, str(tmp_path / "script.py")], tmp_path).succeeded()
     assert "without NumPy" in ended.output
+
+
+@pytest.mark.parametrize("mode", ["alone", "bsp", "allreduce"])
+def test_no_python_code_runs_where_an_interrupt_would_be_lost(tmp_path, mode):
+    """nanobind drops what __dlpack__ raises, so a KeyboardInterrupt, too, and goes another way."""
+    script = USUAL.replace("import slackline", """import slackline
+lost = []
+plain = torch.Tensor.__dlpack__
+def noted(self, *args, **options):
+    lost.append(self.shape)
+    return plain(self, *args, **options)
+torch.Tensor.__dlpack__ = noted""", 1)
+    script += "\nprint(f'{job.steps} steps, lost: {lost}')"
+    ended = run_alone(tmp_path, script) if mode == "alone" else run_job(tmp_path, script, "--mode", mode)
+    output = ended.succeeded().output if mode == "alone" else ended.succeeded().log(0)
+    assert "steps, lost: []" in output, output

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
-from slackline._arrivals import Arrivals, _Mode
-from slackline._tables import Tables
+from slackline._model.arrivals import Arrivals, _Mode
+from slackline._model.tables import Tables
 from support import POINTS, run_job
 
 
@@ -433,7 +433,7 @@ opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), ov
 early = 0
 for epoch in job.epochs(2):
     for x, y in job.loader(train_set, batch_size=60):
-        early += bool(job._arrivals.missing)
+        early += bool(job._loop.model.arrivals.missing)
         assert job.steps >= 4 or not early
         loss = F.cross_entropy(net(x), y)
         opt.zero_grad()

@@ -11,7 +11,7 @@ import torch
 from support import POINTS, run_alone, run_job
 
 import slackline
-from slackline import _kept
+from slackline._loop import kept as script_state
 
 CONFIG = """
 job: "script"
@@ -83,7 +83,7 @@ torch.save(
 
 
 # Slow enough for checkpoints to be taken.
-SLOW = SCRIPT.replace("        loss.backward()\n", "        loss.backward()\n        time.sleep(0.05)\n")
+SLOW = SCRIPT.replace("        loss.backward()\n", "        loss.backward()\n        time.sleep(0.1)\n")
 
 
 def rest(run, rank):
@@ -205,7 +205,7 @@ def test_rates_and_momenta_come_back_and_of_another_rate_the_ratio():
         return optimizer
 
     def brought(before, after):
-        _kept._restore_rates([{**before.options_now()[0], "first": before.rules[0].lr}], after, print)
+        script_state._restore_rates([{**before.options_now()[0], "first": before.rules[0].lr}], after, print)
         return after.param_groups[0]
 
     sgd = made(slackline.SGD(0.5, momentum=0.9), lr=0.25, momentum=0.8)
@@ -216,7 +216,7 @@ def test_rates_and_momenta_come_back_and_of_another_rate_the_ratio():
     assert brought(adam, made(slackline.Adam(0.5)))["betas"] == (0.8, 0.999)
     # Of a checkpoint that was taken before there were momenta in it.
     old = made(slackline.SGD(0.5, momentum=0.9))
-    _kept._restore_rates([[0.25, 0.5]], old, print)
+    script_state._restore_rates([[0.25, 0.5]], old, print)
     assert (old.param_groups[0]["lr"], old.param_groups[0]["momentum"]) == (0.25, 0.9)
 
 
@@ -239,7 +239,7 @@ def test_schedulers_of_pytorch_come_back():
         step = (lambda s: s.step(1.0)) if kind == "plateau" else (lambda s: s.step())
         for _ in range(4):
             step(scheduler)
-        state = _kept.unpack(_kept.pack(scheduler.state_dict()))
+        state = script_state.unpack(script_state.pack(scheduler.state_dict()))
         rate = opt.param_groups[0]["lr"]
         other_opt, other = make(kind)
         other.load_state_dict(state)
@@ -268,7 +268,7 @@ def test_random_numbers_of_every_generator_of_numpy_come_back():
                 "old": make.RandomState(kind(4)),
                 "torch": torch.Generator(),
             }
-            kept = _kept.Kept()
+            kept = script_state.Kept()
             kept.add(own)
             numpy.random.standard_normal()
 
@@ -310,10 +310,10 @@ def test_random_numbers_of_every_generator_of_numpy_come_back():
 def test_random_numbers_of_checkpoints_of_earlier_versions_come_back():
     numpy = pytest.importorskip("numpy")
     name, keys, *rest = numpy.random.get_state(legacy=True)
-    states = _kept._random_states(print)
+    states = script_state._random_states(print)
     states["numpy"] = [name, keys.tolist(), *rest]
     drawn = numpy.random.standard_normal(3).tolist()
-    _kept._set_random_states(states, print)
+    script_state._set_random_states(states, print)
     assert numpy.random.standard_normal(3).tolist() == drawn
 
 
@@ -328,11 +328,11 @@ def test_values_of_all_kinds_come_back():
         "set": {1, 2},
         "ordered": collections.OrderedDict(b=1, a=2),
     }
-    back = _kept.unpack(_kept.pack(value))
+    back = script_state.unpack(script_state.pack(value))
     tensors = zip(back.pop("tensors"), value.pop("tensors"))
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in tensors)
     assert back == value
     assert isinstance(back["counter"], collections.Counter)
     assert list(back["ordered"]) == ["b", "a"]
     with pytest.raises(ValueError, match="the state in the checkpoint cannot be read"):
-        _kept.unpack(b"no file of torch.save")
+        script_state.unpack(b"no file of torch.save")

@@ -12,7 +12,7 @@ import pytest
 from support import BIN, CONFIG, HANGS, POINTS, USUAL, run_alone, run_job
 
 import slackline
-from slackline import _collectives
+from slackline._loop import collectives
 
 THREE = CONFIG.replace("count: 2", "count: 3")
 
@@ -321,8 +321,8 @@ for call in (
 
 
 def test_damaged_bytes_are_refused():
-    good = _collectives.pack("c", "d", slackline.load and __import__("torch").zeros(3))
-    assert len(_collectives.unpack("c", "d", [(0, good)])) == 1
+    good = collectives.pack("c", "d", slackline.load and __import__("torch").zeros(3))
+    assert len(collectives.unpack("c", "d", [(0, good)])) == 1
     for bad in (
         b"",
         b"{}",
@@ -338,4 +338,4 @@ def test_damaged_bytes_are_refused():
         good + b"x",
     ):
         with pytest.raises(ValueError, match="what worker 3 has sent is damaged"):
-            _collectives.unpack("c", "d", [(3, bad)])
+            collectives.unpack("c", "d", [(3, bad)])

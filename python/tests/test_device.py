@@ -9,7 +9,7 @@ import torch
 from support import BIN, CONFIG, USUAL, Run, run, run_alone, run_job
 
 from slackline import _core, _device
-from slackline._tables import Tables
+from slackline._model.tables import Tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

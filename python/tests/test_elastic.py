@@ -68,11 +68,17 @@ def test_alone_the_same_script_sees_the_same(tmp_path):
 
 def test_a_killed_worker_s_examples_go_to_others_and_a_new_one_helps(tmp_path):
     """Four workers: one is slow, one is killed, and one comes in its place."""
-    (tmp_path / "job.textproto").write_text(
-        CONFIG.replace("count: 2", "count: 4") + "limits { lease_ms: 2000 }"
-    )
-    pace = "time.sleep(0.1 if job.rank == 3 else 0.02)"
-    (tmp_path / "script.py").write_text(script(batch=4, pace=pace))
+    (tmp_path / "job.textproto").write_text(CONFIG.replace("count: 2", "count: 4"))
+    # All leave something to do for the one that comes.
+    pace = """time.sleep(0.1 if job.rank == 3 else 0.02)
+            while job.steps > 30 and not has_come():
+                time.sleep(0.05)"""
+    text = script(batch=4, pace=pace).replace("import time", """
+import glob, time
+def has_come():
+    return sum(open(name).read() != "" for name in glob.glob("seen-1-*.txt")) == 2
+""", 1)
+    (tmp_path / "script.py").write_text(text)
     command = [str(BIN / "slackline"), "run", "job.textproto", "--out", "run", "--mode", "asp"]
     command += ["--restart-workers", "1", "--", sys.executable, "script.py"]
     process = subprocess.Popen(
@@ -101,14 +107,12 @@ def test_a_killed_worker_s_examples_go_to_others_and_a_new_one_helps(tmp_path):
 
 
 def test_a_worker_that_comes_back_counts_the_epoch_of_its_examples(tmp_path):
-    (tmp_path / "job.textproto").write_text(
-        CONFIG.replace("count: 2", "count: 4") + "limits { lease_ms: 1000 }"
-    )
+    (tmp_path / "job.textproto").write_text(CONFIG.replace("count: 2", "count: 4"))
     # Who comes again begins when another one is in a later epoch.
     text = script(batch=4, pace="time.sleep(0.08 if job.rank == 3 else 0.02)").replace(
         "epochs(2)", "epochs(12)"
     )
-    text = text.replace("print(*number", "print(epoch, job._examples[0], *number")
+    text = text.replace("print(*number", "print(epoch, job._loop.place.examples[0], *number")
     text = text.replace("    for epoch in", """
     import glob
     def others_are_further():
@@ -351,8 +355,12 @@ def test_a_loader_process_that_fails_ends_the_job(tmp_path, fault, said):
 
 
 def test_a_killed_worker_leaves_no_loader_process_and_others_do_its_part(tmp_path):
-    (tmp_path / "job.textproto").write_text(CONFIG + "limits { lease_ms: 2000 }")
-    (tmp_path / "script.py").write_text(loaded("num_workers=2", pace="time.sleep(0.02)"))
+    (tmp_path / "job.textproto").write_text(CONFIG)
+    # The one that is to be killed waits for that.
+    pace = """time.sleep(0.02)
+            while job.rank == 1 and open(seen.name).read().count("\\n") >= 5:
+                time.sleep(0.05)"""
+    (tmp_path / "script.py").write_text(loaded("num_workers=2", pace=pace))
     command = [str(BIN / "slackline"), "run", "job.textproto", "--out", "run", "--mode", "asp"]
     command += ["--", sys.executable, "script.py"]
     process = subprocess.Popen(
@@ -377,17 +385,20 @@ def test_a_killed_worker_leaves_no_loader_process_and_others_do_its_part(tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_an_interrupted_script(tmp_path, where, number):
     (tmp_path / "job.textproto").write_text(CONFIG)
-    (tmp_path / "script.py").write_text(loaded("num_workers=2", pace="time.sleep(0.05)"))
+    endless = loaded("num_workers=2", pace="time.sleep(0.05)").replace("epochs(2)", "epochs(100000)")
+    (tmp_path / "script.py").write_text(endless)
     command = [sys.executable, "script.py"]
     if where == "job":
         command = [str(BIN / "slackline"), "run", "job.textproto", "--out", "run", "--", *command]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # As in a terminal: whoever starts these tests in the background has them ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(lambda: any(path.read_text() for path in tmp_path.glob("seen-*.txt")), process)
     process.send_signal(number)
-    process.communicate(timeout=HANGS)
-    assert process.returncode != 0
+    output, _ = process.communicate(timeout=HANGS)
+    assert process.returncode != 0, output
     assert_none_is_left(tmp_path, 2)
 
 

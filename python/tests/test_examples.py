@@ -7,7 +7,7 @@ import re
 import sys
 
 import pytest
-from support import BIN, Run, run
+from support import BIN, Run, python, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "examples/python/own_program.textproto"
@@ -29,11 +29,11 @@ EXAMPLES = {
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def command_of(name):
+def command_of(name, interpreter=(sys.executable,)):
     if name == "with_ignite.py" and importlib.util.find_spec("ignite") is None:
         pytest.skip("PyTorch-Ignite is not installed: pip install pytorch-ignite")
     script = ROOT / "examples/python" / name
-    return [sys.executable, str(script)] + (["--small"] if "--small" in script.read_text() else [])
+    return [*interpreter, str(script)] + (["--small"] if "--small" in script.read_text() else [])
 
 
 def assert_good(name, figures):
@@ -59,7 +59,7 @@ def test_alone(tmp_path, name):
 def test_in_a_job(tmp_path, name):
     flags = ["--epochs", "1"] if name == "mnist.py" else []
     ended = run(
-        [str(BIN / "slackline"), "run", str(CONFIG), "--out", "run", *flags, "--", *command_of(name)],
+        [str(BIN / "slackline"), "run", str(CONFIG), "--out", "run", *flags, "--"] + command_of(name, python()),
         tmp_path,
     ).succeeded()
     summary = Run(ended, tmp_path / "run").summary

@@ -8,7 +8,7 @@ import torch
 from support import POINTS, run_alone, run_job
 
 import slackline
-from slackline import _optimizer_state
+from slackline._optim import state as optimizer_state
 
 CONFIG = """
 job: "script"
@@ -302,8 +302,8 @@ def test_with_given_delays_it_is_refused(tmp_path):
 
 def test_a_state_and_its_dict_are_inverse():
     rule = slackline.Adam(lr=0.1)
-    state = _optimizer_state.TableState(3, [torch.ones(2), torch.full((2,), 2.0)])
-    named = _optimizer_state.to_torch(rule, state)
-    back = _optimizer_state.from_torch(rule, "name", torch.Size([2]), named)
+    state = optimizer_state.TableState(3, [torch.ones(2), torch.full((2,), 2.0)])
+    named = optimizer_state.to_torch(rule, state)
+    back = optimizer_state.from_torch(rule, "name", torch.Size([2]), named)
     assert back.updates == 3
     assert all(torch.equal(a, b) for a, b in zip(back.slots, state.slots))

@@ -6,7 +6,7 @@ import random
 import numpy
 import pytest
 import torch
-from slackline import _pieces
+from slackline._data import pieces as batch_pieces
 from torch.utils.data import default_collate
 
 Point = collections.namedtuple("Point", "place name")
@@ -59,27 +59,27 @@ def assert_same(mine, theirs):
 def test_joined_is_what_default_collate_makes_of_all(what):
     for count, pieces in ((1, 1), (2, 2), (7, 2), (7, 3), (10, 10), (3, 8)):
         examples = [MAKE[what](i) for i in range(count)]
-        parts = _pieces.cut(range(count), pieces)
-        joined = _pieces.joined([default_collate([examples[i] for i in part]) for part in parts])
+        parts = batch_pieces.cut(range(count), pieces)
+        joined = batch_pieces.joined([default_collate([examples[i] for i in part]) for part in parts])
         assert_same(joined, default_collate(examples))
 
 
 @pytest.mark.parametrize("what", MAKE)
 def test_packed_examples_come_out_as_they_were(what):
     examples = [MAKE[what](i) for i in range(5)]
-    parts = _pieces.cut(range(5), 2)
-    unpacked = _pieces.unpacked([_pieces.packed([examples[i] for i in part]) for part in parts])
+    parts = batch_pieces.cut(range(5), 2)
+    unpacked = batch_pieces.unpacked([batch_pieces.packed([examples[i] for i in part]) for part in parts])
     assert_same(unpacked, examples)
 
 
 def test_a_packed_part_of_a_large_tensor_is_small():
-    assert len(_pieces.packed([torch.zeros(1000, 1000)[3]])) < 5000
+    assert len(batch_pieces.packed([torch.zeros(1000, 1000)[3]])) < 5000
 
 
 def test_pieces_are_even_and_whole():
     for _ in range(200):
         rows = list(range(random.randint(1, 50)))
-        parts = _pieces.cut(rows, random.randint(1, 12))
+        parts = batch_pieces.cut(rows, random.randint(1, 12))
         assert [row for part in parts for row in part] == rows
         sizes = {len(part) for part in parts}
         assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
@@ -96,9 +96,9 @@ def test_pieces_are_even_and_whole():
 )
 def test_examples_that_make_no_batch_are_an_error(pieces, error, said):
     with pytest.raises(error, match=said):
-        _pieces.joined([default_collate(list(piece)) for piece in pieces])
+        batch_pieces.joined([default_collate(list(piece)) for piece in pieces])
 
 
 def test_what_a_collate_function_of_pytorch_has_made_of_a_class_of_one_s_own():
     with pytest.raises(TypeError, match="batches of object cannot be put together; give collate_fn"):
-        _pieces.joined([object(), object()])
+        batch_pieces.joined([object(), object()])

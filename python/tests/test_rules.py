@@ -1,12 +1,15 @@
 """Rules, and what a script's optimizer becomes."""
 
 import inspect
+import pickle
 
 import pytest
 import torch
 
 import slackline
-from slackline import _core, _optimizer_state, _rules
+from slackline import _core
+from slackline._optim import rules
+from slackline._optim import state as optimizer_state
 
 
 EACH = [
@@ -28,20 +31,46 @@ EACH = [
 ]
 
 
+def test_pickles_name_the_package_alone():
+    for rule in EACH:
+        assert pickle.loads(pickle.dumps(rule)) == rule
+    for name in slackline.__all__:
+        public = pickle.dumps(getattr(slackline, name))
+        assert b"slackline._" not in public and pickle.loads(public) is getattr(slackline, name)
+    assert b"slackline._" not in pickle.dumps(EACH[0])
+
+
 @pytest.mark.parametrize("rule", EACH, ids=lambda rule: rule.text())
 def test_text_is_a_config_s_optimizer_with_the_same_numbers(rule):
     core = _core.Rule(rule.text())
     assert core.learning_rate == rule.lr
     assert core.momentum == rule.momentum
-    assert core.slots == len(_optimizer_state.slot_names(rule))
-    back = _rules.rule_of_text(rule.text())
-    assert back == (rule if rule.name != "SGD" or rule.options["momentum"] else slackline.SGD(rule.lr))
+    assert core.slots == len(optimizer_state.slot_names(rule))
+    assert rules.rule_of_config(*core.fields) == rule
+
+
+def test_what_a_config_leaves_out_has_its_default():
+    momentum = _core.Rule("momentum { learning_rate: 0.1 }")
+    assert rules.rule_of_config(*momentum.fields) == slackline.SGD(0.1, momentum=0.9)
+    adamw = _core.Rule("adamw { learning_rate: 0.1 beta2: 0.5 } maximize: true")
+    assert rules.rule_of_config(*adamw.fields) == slackline.AdamW(0.1, betas=(0.9, 0.5), maximize=True)
+
+
+def test_what_is_no_rule_here_is_refused_by_name():
+    with pytest.raises(ValueError, match="the config has signum, and scripts have no such rule"):
+        rules.rule_of_config("signum", {"learning_rate": 0.1})
+    with pytest.raises(ValueError, match="Adam has no option 'trust'"):
+        rules.rule_of_config("adam", {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.99, "trust": 1.0})
+    with pytest.raises(ValueError, match="there is no rule Signum"):
+        slackline.Rule("Signum", {"lr": 0.1, "weight_decay": 0.0}).text()
+    with pytest.raises(ValueError, match="there is no rule Signum"):
+        optimizer_state.slot_names(slackline.Rule("Signum", {"lr": 0.1}))
 
 
 def test_optimizers_of_torch_keep_their_options():
     net = torch.nn.Linear(2, 2)
     adam = torch.optim.Adam(net.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
-    rule = _rules.rule_of_group(adam, adam.param_groups[0])
+    rule = rules.rule_of_group(adam, adam.param_groups[0])
     assert rule == slackline.Adam(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
 
 
@@ -84,7 +113,7 @@ def test_each_step_and_state_is_that_of_torch_optim(make):
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.randn(37, generator=generator))
     of_torch = make([parameter])
-    rule = _rules.rule_of_group(of_torch, of_torch.param_groups[0])
+    rule = rules.rule_of_group(of_torch, of_torch.param_groups[0])
     core = _core.Rule(rule.text())
     values = parameter.detach().clone()
     slots = [torch.zeros(37) for _ in range(core.slots)]
@@ -94,14 +123,14 @@ def test_each_step_and_state_is_that_of_torch_optim(make):
         of_torch.step()
         core.apply(values, gradient, slots, _core.StepOptions(), update)
         assert torch.allclose(values, parameter, rtol=1e-5, atol=2e-6), update
-        named = _optimizer_state.to_torch(rule, _optimizer_state.TableState(update, slots))
+        named = optimizer_state.to_torch(rule, optimizer_state.TableState(update, slots))
         state = {key: value for key, value in of_torch.state[parameter].items() if value is not None}
         if rule.name == "SGD":
             state.pop("step", None)
         assert named.keys() == state.keys()
         for name, value in state.items():
             assert torch.allclose(named[name], torch.as_tensor(value, dtype=torch.float32), rtol=1e-5, atol=2e-6)
-        back = _optimizer_state.from_torch(rule, "name", parameter.shape, state)
+        back = optimizer_state.from_torch(rule, "name", parameter.shape, state)
         if rule.name != "SGD":
             assert back.updates == update
 
@@ -149,12 +178,12 @@ class Named(torch.optim.SGD):
 def test_what_servers_cannot_do_is_refused_by_name(make, said):
     optimizer = make(torch.nn.Linear(2, 2).parameters())
     with pytest.raises(ValueError, match=said):
-        _rules.rule_of_group(optimizer, optimizer.param_groups[0])
+        rules.rule_of_group(optimizer, optimizer.param_groups[0])
 
 
 def test_a_momentum_that_a_scheduler_sets_travels_and_other_options_do_not():
     def numbers(rule, **changes):
-        return _rules.step_numbers(rule, {**rule.options, **changes})
+        return rules.step_numbers(rule, {**rule.options, **changes})
 
     sgd = slackline.SGD(0.1, momentum=0.9)
     assert numbers(sgd) == (1.0, None)
@@ -184,7 +213,7 @@ def test_nadam_goes_on_only_with_betas_that_were_the_same():
         parameter.grad = torch.ones(2)
         of_torch.step()
     with pytest.raises(ValueError, match="mu_product of .* after 2 updates; .* is required"):
-        _optimizer_state.from_torch(slackline.NAdam(), "name", parameter.shape, of_torch.state[parameter])
+        optimizer_state.from_torch(slackline.NAdam(), "name", parameter.shape, of_torch.state[parameter])
 
 
 def test_an_unknown_option_of_a_group_is_named():

@@ -4,6 +4,7 @@ Its streams run in random order where no event ties them together, and memory be
 before it is there, let go too early or overtaken makes other bits.
 """
 
+import json
 import pathlib
 import re
 
@@ -119,3 +120,31 @@ def test_a_killed_worker_is_survived_by_all_reduce(tmp_path):
     run = on_gpus(tmp_path, script, "--mode", "allreduce", config=config).succeeded()
     assert "worker 0" in run.summary["workers_lost"][0]
     assert run.summary["test_accuracy"] > 0.7
+
+
+def test_a_worker_whose_copies_to_the_host_become_slow_is_named(tmp_path):
+    """In step 60, for 60 steps: each of its copies takes 10 ms. After 20 of these steps `status` names it."""
+    script = (
+        USUAL.replace("epochs(2)", "epochs(12)").replace(
+            "opt.step()",
+            """opt.step()
+        if job.rank == 1 and job.steps in (60, 120):
+            ctypes.CDLL(None).slackline_simulated_copy_to_host_takes(10 if job.steps == 60 else 0)
+        if job.rank == 0 and job.steps == 80:
+            text = subprocess.check_output(["SLACKLINE", "status", "CONFIG", "--json"])
+            print("status", json.dumps(json.loads(text)["straggler"]), flush=True)""",
+        )
+        + "\n"
+    )
+    script = "import ctypes, json, subprocess\n" + script.replace("SLACKLINE", str(BIN / "slackline")).replace(
+        "CONFIG", str(tmp_path / "run" / "cluster.textproto")
+    )
+    config = ON_GPUS.replace("count: 2", "count: 3") + "limits { lease_ms: 1000 }\n"
+    run = on_gpus(tmp_path, script, config=config).succeeded()
+    status = json.loads(re.search("status (.*)", run.log(0))[1])
+    assert [s["phase"] for s in status if s.get("rank") == 1] == ["pushing"], status
+    # It is the copies: computing is what it was, and the others wait.
+    phases = [worker["phase_seconds"] for worker in run.summary["worker"]]
+    assert phases[1]["pushing"] > phases[0]["pushing"] + 60 * 0.01
+    assert min(phases[0]["waiting"], phases[2]["waiting"]) > phases[1]["waiting"] + 60 * 0.01
+    assert any(re.match("worker 1 is .*: pushing takes", said) for said in run.summary["stragglers"])

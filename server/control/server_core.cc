@@ -93,11 +93,22 @@ void ServerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
   Follow(&member, now, effects);
 }
 
+void ServerCore::AnswerInspection(wire::Inspected inspected, Payload frame,
+                                  absl::Time now, Effects* effects) {
+  MemberCore::Effects member;
+  member_.AnswerInspection(std::move(inspected), std::move(frame), now,
+                           &member);
+  std::move(member.sends.begin(), member.sends.end(),
+            std::back_inserter(effects->sends));
+}
+
 void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
                         Effects* effects) {
   if (member->look_at.has_value()) effects->look_at = member->look_at;
   if (member->try_links.has_value())
     effects->try_links = std::move(member->try_links);
+  std::move(member->inspections.begin(), member->inspections.end(),
+            std::back_inserter(effects->inspections));
   std::move(member->sends.begin(), member->sends.end(),
             std::back_inserter(effects->sends));
   std::move(member->log.begin(), member->log.end(),
@@ -157,10 +168,7 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
     const wire::JobEnd& end = *member->ended_before;
     effects->log.push_back(absl::StrCat(
         "the job had ended when this server came: ", end.reason()));
-    if (IsFinished(end))
-      return EndWith(End::Kind::kFinished, absl::OkStatus(), effects);
-    return EndWith(End::Kind::kFailed,
-                   EndStatus(absl::StatusCode::kAborted, end), effects);
+    return EndLike(end, effects);
   }
   if (!member->failure.ok())
     return EndWith(End::Kind::kGaveUp, member->failure, effects);
@@ -330,6 +338,22 @@ void ServerCore::EndWithTheJob(absl::Time now, Effects* effects) {
               ? exit_->status
               : EndStatus(absl::StatusCode::kAborted, view()->proto().end()),
           effects);
+}
+
+void ServerCore::EndLike(const wire::JobEnd& end, Effects* effects) {
+  if (IsFinished(end))
+    return EndWith(End::Kind::kFinished, absl::OkStatus(), effects);
+  EndWith(End::Kind::kFailed, EndStatus(absl::StatusCode::kAborted, end),
+          effects);
+}
+
+void ServerCore::OnCoordinatorOver(const wire::JobEnd& end, Effects* effects) {
+  if (ended_ || Ended(view())) return;
+  effects->log.push_back(
+      absl::StrCat("the coordinator in this process is over, and could not "
+                   "tell this server that the job has ended: ",
+                   end.reason()));
+  EndLike(end, effects);
 }
 
 void ServerCore::OnTick(absl::Time now, Effects* effects) {

@@ -57,10 +57,11 @@ class ServerCore {
     absl::Status status;  // OK if it finished or left.
   };
   struct Effects {
-    std::optional<size_t> look_at;            // As in MemberCore::Effects.
-    std::optional<wire::TryLinks> try_links;  // Likewise.
-    std::vector<Message> sends;               // To the coordinator.
-    std::shared_ptr<const View> view;         // For the shard threads.
+    std::optional<size_t> look_at;              // As in MemberCore::Effects.
+    std::optional<wire::TryLinks> try_links;    // Likewise.
+    std::vector<wire::Inspection> inspections;  // To AnswerInspection().
+    std::vector<Message> sends;                 // To the coordinator.
+    std::shared_ptr<const View> view;           // For the shard threads.
     // All shard threads are to be asked for statistics, after they were given
     // `view`. OnStats() takes the answers.
     bool ask_stats = false;
@@ -79,6 +80,9 @@ class ServerCore {
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
   // As MemberCore::OnLinks().
   void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
+  // As of MemberCore.
+  void AnswerInspection(wire::Inspected inspected, Payload frame,
+                        absl::Time now, Effects* effects);
   // What a shard thread has counted so far, and the number of the last view
   // that it had taken in. Threads may also send these without being asked.
   void OnStats(int thread, uint64_t view_number, const run::ServerStats& stats,
@@ -95,6 +99,11 @@ class ServerCore {
   void Retire(const std::string& reason, absl::Time now, Effects* effects);
   // The process is asked to end.
   void Interrupt(const std::string& reason, absl::Time now, Effects* effects);
+  // The job has ended like that, and the coordinator, which is in this process,
+  // has told all whom it could reach, and is over. A server that it could not
+  // reach, because its lease had run out, say, hears of the end only here: it
+  // ends as the job has. For one that was told by a view this changes nothing.
+  void OnCoordinatorOver(const wire::JobEnd& end, Effects* effects);
   // The driver reads everything that has arrived before it calls this.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
@@ -155,6 +164,8 @@ class ServerCore {
   // thread has told something new.
   void FoldStats();
   void EndWith(End::Kind kind, absl::Status status, Effects* effects);
+  // As the job has, of which no view has told that it has ended.
+  void EndLike(const wire::JobEnd& end, Effects* effects);
   // With the last statistics, as the last view says.
   void EndWithTheJob(absl::Time now, Effects* effects);
 

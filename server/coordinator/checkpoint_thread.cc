@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/mutex.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 
@@ -110,6 +111,7 @@ std::string CheckpointThread::Doing() const {
 }
 
 void CheckpointThread::Run(const std::shared_ptr<Shared>& shared) {
+  NameThisThread("checkpoints");
   BestKeeper& keeper = shared->keeper;
   MutexLock lock(shared->mutex);
   while (true) {

@@ -121,9 +121,20 @@ void Checkpointer::Schedule(Clock clock, absl::Time now) {
     due_time_ = now + absl::Seconds(config.every_seconds());
 }
 
-void Checkpointer::OnClock(Clock clock) {
+void Checkpointer::OnWorker(const Member& worker) {
+  const Clock clock = worker.worker.clock();
   if (clock >= due_clock_) came_ = true;
-  if (state_ == State::kCollecting && clock < last_clock_) comes_nearer_ = true;
+  if (state_ != State::kCollecting) return;
+  if (clock < CutOf(worker.index())) comes_nearer_ = true;
+  if (worker.trained && kept_.count(worker.index()) > 0) news_ = true;
+}
+
+Clock Checkpointer::CutOf(int32_t rank) const {
+  if (manifest_.worker_size() == 0) return manifest_.clock();
+  for (const checkpoint::WorkerClock& worker : manifest_.worker()) {
+    if (worker.rank() == rank) return worker.clock();
+  }
+  return 0;
 }
 
 bool Checkpointer::AllHaveComeTo(Clock clock) {
@@ -304,9 +315,7 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
   manifest_.set_steps_per_epoch(view.steps_per_epoch());
   manifest_.set_seconds(seconds);
   manifest_.set_clock(cut.clock());
-  last_clock_ = cut.clock();
   for (const wire::Cut::Until& until : cut.until()) {
-    last_clock_ = std::max<Clock>(last_clock_, until.clock());
     checkpoint::WorkerClock& worker = *manifest_.add_worker();
     worker.set_rank(until.rank());
     worker.set_clock(until.clock());
@@ -334,7 +343,10 @@ void Checkpointer::ExpectParts() {
   kept_.clear();
   here_ = 0;
   for (const wire::WorkerMember& worker : view.worker()) {
-    if (worker.keeps_state() && !worker.done())
+    // Of one that has no step left there is nothing to go on with, and its
+    // program may take its time before it could say more.
+    const Member* const member = members_->Find(worker.incarnation());
+    if (worker.keeps_state() && member != nullptr && !member->trained)
       kept_[worker.rank()] = {.incarnation = worker.incarnation()};
   }
   if (view.cut().by_worker()) {
@@ -515,13 +527,13 @@ std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
               server->second->incarnation != entry.second.incarnation);
     });
   }
-  // Of who is gone nothing comes any more.
+  // Of who is gone nothing comes any more. Where the cut of a worker is at its
+  // last step, its program is asked only when it asks what comes next.
   std::erase_if(kept_, [&](const auto& entry) {
-    const auto& workers = members_->workers();
-    const auto worker = workers.find(entry.first);
+    const Member* const worker = members_->Find(entry.second.incarnation);
     return !entry.second.here &&
-           (worker == workers.end() ||
-            worker->second->incarnation != entry.second.incarnation);
+           (worker == nullptr ||
+            (worker->trained && CutOf(entry.first) >= EndOf(view)));
   });
   const std::vector<std::string> missing = Missing();
   if (awake_now < GivesUpAt() || missing.empty()) return "";

@@ -79,8 +79,8 @@ class Checkpointer {
   // changes nothing.
   void OnPart(const Member& member, const wire::CutPart& part,
               absl::Time awake_now);
-  // A worker has come so far.
-  void OnClock(Clock clock);
+  // A worker has said how far it is.
+  void OnWorker(const Member& worker);
   // One has come or is gone.
   void NoteMembers() { news_ = true; }
   // A server with shards is gone, as the sentence says, and others own them
@@ -115,13 +115,12 @@ class Checkpointer {
   absl::Time NextDue() const;
   absl::Time NextDueAwake() const;
 
-  // For the next coordinator, of a job that runs. A checkpoint that is under way
-  // is given up by it, as one that may be whole the next time; users who wait
-  // for it ask again. `now`: when it begins.
+  // For the next coordinator, of a job that runs. A checkpoint that is under
+  // way is given up by it, as one that may be whole the next time; users who
+  // wait for it ask again. `now`: when it begins.
   coordinator::CheckpointsState Keep() const;
-  void Load(const coordinator::CheckpointsState& state,
-            const std::string& data, const std::string& data_hash,
-            absl::Time now);
+  void Load(const coordinator::CheckpointsState& state, const std::string& data,
+            const std::string& data_hash, absl::Time now);
 
   void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
@@ -169,6 +168,8 @@ class Checkpointer {
   // evaluation, the next one is due some time later.
   void OnFailed(absl::Time now);
   bool AllHaveComeTo(Clock clock);
+  // The clock of the present cut for this worker; 0: the cut is without it.
+  Clock CutOf(int32_t rank) const;
   // The next one is due as the config says, counted from here.
   void Schedule(Clock clock, absl::Time now);
   void BeginIfDue(absl::Time now);
@@ -236,8 +237,7 @@ class Checkpointer {
   // In awake time: of the cut, or a part of it, or a worker that has yet to
   // come to it.
   absl::Time heard_;
-  Clock last_clock_ = 0;         // The largest of the cut.
-  bool comes_nearer_ = false;    // A worker that is before it was heard.
+  bool comes_nearer_ = false;    // A worker was heard that is before the cut.
   absl::Time completing_since_;  // In awake time: when the driver was given it.
   absl::Duration say_hung_after_;  // The time since then at which it is said.
   std::string last_failure_;  // Empty: the last one that was over is there.

@@ -136,7 +136,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
           &members_, &modes_, &editor_),
       suspension_({.timeout = options.stall_timeout + options.save_timeout,
                    .resumed_from = ResumedFrom(options)},
-                  &checkpointer_, &editor_),
+                  &members_, &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
       outcome_(options.stop, options.clock, &editor_),
       stalls_({.timeout = options.stall_timeout,
@@ -147,6 +147,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       store_({.bytes_max = options.store_bytes_max,
               .waiting_max = options.parked_calls_max}),
       gathers_({.workers = options.workers}),
+      inspections_(&members_),
       programs_(options.build) {}
 
 // ---- Events -----------------------------------------------------------------
@@ -206,8 +207,13 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   if (state() == wire::FORMING && awake > GivesUpFormingAt())
     editor_.End(NotFormed(now));
   for (const Incarnation incarnation : members_.Expired(now)) {
-    const Member* const member = members_.Find(incarnation);
+    Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
+    if (editor_.ended() && inspections_.WaitsFor(incarnation)) {
+      // It has nothing to say but what it writes down: OverBy() bounds that.
+      members_.Hear(member, now);
+      continue;
+    }
     Remove(incarnation,
            absl::StrCat("is dead or cut off: not heard for ",
                         MillisecondsText(members_.Silence(*member, now)),
@@ -217,6 +223,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   for (std::string& sentence : links_.TakeNews(awake))
     effects->warnings.push_back(std::move(sentence));
   StartIfComplete(now, effects);
+  inspections_.OnTime(now);
   outcome_.OnTime(now);
   modes_.AskPolicy(now, effects);
   placement_.PlanIfDue(now, effects);
@@ -301,7 +308,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   if (news_.workers && editor_.running() && AllDone())
     outcome_.OnAllDone(now, modes_.ended_early());
   const absl::Time awake = members_.AwakeTime(now);
-  suspension_.Advance(awake);
+  suspension_.Advance(awake, effects);
   if (editor_.running()) {
     if (checkpointer_.Advance(now, awake, effects)) placement_.NoteNews();
     placement_.Order();
@@ -321,13 +328,13 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
       leases_.EndAt(view().end_clock(), &leased);
       Send(std::move(leased), effects);
     }
-    suspension_.Advance(awake);
+    suspension_.Advance(awake, effects);
   }
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
     ended_at_ = awake;
     outcome_.OnEnded(now);
     checkpointer_.OnEnded(effects);
-    suspension_.Advance(awake);
+    suspension_.Advance(awake, effects);
     if (state() == wire::FINISHED) {
       effects->log.push_back(absl::StrCat("the job has finished: ", reason()));
     } else if (view().end().cause() == wire::JobEnd::SUSPENDED) {
@@ -366,7 +373,7 @@ absl::Time CoordinatorCore::NextWakeup() const {
   absl::Time awake = members_.NextExpiry();
   if (state() == wire::FORMING)
     awake = std::min({awake, GivesUpFormingAt(), links_.NextNews()});
-  awake = std::min(awake, KnownBy());
+  awake = std::min(awake, OverBy());
   if (editor_.running()) {
     awake = std::min(
         {awake, checkpointer_.NextDueAwake(), suspension_.GivesUpAt()});
@@ -383,10 +390,16 @@ absl::Time CoordinatorCore::KnownBy() const {
   return std::max(ended_at_, found_by_) + options_.lease;
 }
 
+absl::Time CoordinatorCore::OverBy() const {
+  return inspections_.waited_for() ? KnownBy() + Inspections::kPatience
+                                   : KnownBy();
+}
+
 bool CoordinatorCore::Over(absl::Time now) const {
   if (!editor_.ended()) return false;
   const absl::Time awake = members_.AwakeTime(now);
-  if (awake > KnownBy()) return true;
+  if (awake > OverBy()) return true;
+  if (inspections_.waited_for()) return false;  // Members tell what they have.
   if (awake <= members_.AskedUntil()) return false;
   return std::all_of(members_.all().begin(), members_.all().end(),
                      [&](const auto& entry) {
@@ -419,6 +432,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   if (std::string differs = programs_.OnJoin(member.join); !differs.empty())
     effects->warnings.push_back(std::move(differs));
   checkpointer_.NoteMembers();
+  inspections_.OnJoined(member);
   if (member.worker_role()) {
     editor_.PutWorker(WorkerOf(member));
     editor_.Regroup();
@@ -464,6 +478,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   editor_.SetBeginsAt(begins_at);
   checkpointer_.OnRunning(data_, data_hash_, begins_at, now, effects);
   gathers_.Start(members_.workers(), effects);
+  inspections_.Start(effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
@@ -587,7 +602,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
   }
   news_.workers = true;
   if (member->done) return;
-  member->done = true;
+  member->done = member->trained = true;
   if (editor_.ended()) return;
   editor_.PutWorker(WorkerOf(*member));
   modes_.NoteNews();
@@ -631,6 +646,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   Send(std::move(leased), effects);
   stalls_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
+  inspections_.OnGone(member, sentence);
   const bool expected =
       editor_.ended() ||
       (member.draining && !editor_.OwnsShards(member.index()));
@@ -648,7 +664,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   totals_.AddLost(lost);
   modes_.OnGone(member);
   checkpointer_.NoteMembers();
-  if (modes_.follows_given_delays() && !member.done) {
+  if (modes_.follows_given_delays() && !member.trained) {
     wire::JobEnd end = JobEndOf(
         wire::JobEnd::WORKER_LOST,
         absl::StrCat(lost,
@@ -724,6 +740,7 @@ void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
   held_up_ = std::move(found.held_up);
   std::move(found.news.begin(), found.news.end(),
             std::back_inserter(effects->log));
+  inspections_.AskFor(found.holding_up, now, effects);
   if (found.end.has_value()) return editor_.End(*std::move(found.end));
   for (const StallWatch::Culprit& culprit : found.remove) {
     effects->removed.push_back(culprit.incarnation);
@@ -758,6 +775,11 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   if (heartbeat.has_links_tried())
     links_.OnReport(*member, heartbeat.links_tried());
   links_.PutRound(*member, &reply);
+  inspections_.PutQuestions(*member, &reply);
+  if (heartbeat.sent_micros() != 0) {
+    reply.set_sent_micros(heartbeat.sent_micros());
+    reply.set_heard_micros(absl::ToUnixMicros(now));
+  }
   effects->sends.push_back(std::move(out));
   if (heartbeat.has_links_tried()) StartIfComplete(now, effects);
   if (heartbeat.stats_case() == wire::Heartbeat::STATS_NOT_SET) return;
@@ -809,9 +831,17 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
   worker->worker.DiscardUnknownFields();
   // A job knows no other clocks than these.
   worker->worker.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
-  stalls_.OnReport(worker->incarnation, worker->worker.progress(), now);
-  stragglers_.OnReport(worker->incarnation, worker->worker);
-  checkpointer_.OnClock(worker->worker.clock());
+  worker->trained |= HasTrained(worker->worker.progress(), view());
+  stalls_.OnReport(worker->incarnation, worker->worker.progress(),
+                   worker->trained, now);
+  if (worker->trained) {
+    stragglers_.OnTrained(worker->incarnation);
+  } else {
+    stragglers_.OnReport(worker->incarnation, worker->worker);
+  }
+  worker->worker.clear_answers();  // Nobody else asks for them.
+  checkpointer_.OnWorker(*worker);
+  if (editor_.running() && members_.AllTrained()) outcome_.OnTrained(now);
   modes_.AskPolicy(now, effects);
   EndStalls(now, effects);  // May remove it.
 }
@@ -825,6 +855,7 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
   server->server = stats;
   server->server.DiscardUnknownFields();
   if (!editor_.running()) return;
+  stragglers_.OnServerReport(server->incarnation, server->server);
   GradientWatch::News bad = gradients_.OnReport(stats, view());
   std::move(bad.log.begin(), bad.log.end(), std::back_inserter(effects->log));
   if (bad.end.has_value()) editor_.End(*std::move(bad.end));
@@ -873,6 +904,10 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     if (call.has_drain()) copies_.NoteServers();
     return user_calls_.OnCall(from, call, now, effects);
   }
+  if (call.has_inspect()) {
+    return inspections_.OnInspect(from, call, state() == wire::FORMING, now,
+                                  effects);
+  }
   Outgoing out = AnswerTo(from, call.call_id(), wire::OK);
   wire::CallReply& reply = *out.message.header.mutable_call_reply();
   if (call.has_status()) {
@@ -880,7 +915,11 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   } else if (call.has_stop() &&
              (member != nullptr || call.incarnation() == 0)) {
     // Of a user, or of a member as which it can be checked.
-    OnStop(call.stop(), member, now, effects);
+    OnStop(call.stop(), member);
+  } else if (call.has_suspend() &&
+             (member != nullptr || call.incarnation() == 0)) {
+    suspension_.Ask(Cut(call.suspend().reason(), kReasonBytesMax),
+                    members_.AwakeTime(now), effects);
   } else if (call.has_cannot_join()) {
     std::string sentence = members_.OnCannotJoin(call.cannot_join());
     if (!sentence.empty()) effects->warnings.push_back(std::move(sentence));
@@ -904,11 +943,8 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   effects->sends.push_back(std::move(out));
 }
 
-void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member,
-                             absl::Time now, Effects* effects) {
+void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member) {
   const std::string why = Cut(stop.reason(), kReasonBytesMax);
-  if (stop.checkpoint())
-    return suspension_.Ask(why, members_.AwakeTime(now), effects);
   const bool of_worker = member != nullptr && member->worker_role();
   if (of_worker) totals_.AddTraceback(member->index(), stop.traceback());
   const bool diverged = of_worker && stop.has_diverged();
@@ -936,11 +972,19 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
     checkpointer_.OnPart(*member, call.cut_part(), members_.AwakeTime(now));
     return answer(wire::OK);
   }
+  if (call.has_inspected()) {
+    const wire::Stacks* const stacks = inspections_.OnInspected(
+        *member, message, outcome_.Seconds(now), now, effects);
+    if (stacks != nullptr)
+      stalls_.OnPlace(member->incarnation, stacks->where());
+    return;
+  }
   if (!member->worker_role() && !call.has_leave()) {
     return answer(wire::REJECTED,
                   absl::StrCat(Describe(*member),
-                               " is a server; all it may ask for is to leave, "
-                               "and that a part of a checkpoint is written"));
+                               " is a server; all it may say is that it "
+                               "leaves, what it has of a checkpoint, and what "
+                               "it was asked about itself"));
   }
   std::vector<GroupStore::Answer> answers;
   switch (call.kind_case()) {
@@ -949,6 +993,10 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
           *member, call,
           message.payloads.empty() ? Payload() : message.payloads.front(),
           effects);
+      news_.workers = true;
+      return;
+    case wire::Call::kGoesOn:
+      gathers_.OnGoesOn(*member, call, effects);
       news_.workers = true;
       return;
     case wire::Call::kStorePut:
@@ -967,6 +1015,14 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
                    .call_id = call.call_id(),
                    .incarnation = member->incarnation},
                   call.lease(), &leased);
+      return Send(std::move(leased), effects);
+    }
+    case wire::Call::kHasExamples: {
+      std::vector<LeaseBook::Answer> leased;
+      leases_.OnHasExamples({.peer = member->peer,
+                             .call_id = call.call_id(),
+                             .incarnation = member->incarnation},
+                            call.has_examples().clock(), &leased);
       return Send(std::move(leased), effects);
     }
     case wire::Call::kLeave:
@@ -1119,6 +1175,8 @@ absl::Status CoordinatorCore::LoadView(const StateReader& reader) {
     if (member == nullptr || member->incarnation != worker.incarnation())
       continue;
     member->done = worker.done();
+    member->trained =
+        worker.done() || HasTrained(member->worker.progress(), editor_.view());
     member->founder = worker.founder();
     member->begins_at = worker.begins_at();
     ++listed;
@@ -1228,6 +1286,8 @@ CoordinatorCore::Sizes CoordinatorCore::sizes() const {
               gathers_.waiting() + static_cast<size_t>(store_.waiting()),
           .user_calls = user_calls_.kept(),
           .checkpoint_calls = checkpointer_.waiting(),
+          .inspections = inspections_.open(),
+          .inspection_bytes = inspections_.bytes(),
           .phases = static_cast<size_t>(view().phase_size())};
 }
 
@@ -1253,6 +1313,7 @@ run::Summary CoordinatorCore::Summary() const {
   placement_.PutSummary(&summary);
   copies_.PutSummary(&summary);
   checkpointer_.PutSummary(&summary);
+  inspections_.PutSummary(&summary);
   if (options_.resume != nullptr)
     *summary.mutable_resumed_from() = ResumedFrom(options_);
   summary.set_mode_changes(modes_.changes());
@@ -1341,6 +1402,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
   stragglers_.PutStatus(&status);
+  inspections_.PutStatus(&status);
   std::vector<const run::ServerStats*> servers;
   for (const auto& [index, server] : members_.servers())
     servers.push_back(&server->server);

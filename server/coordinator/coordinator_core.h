@@ -29,6 +29,7 @@
 // | ViewEditor | one view of all edits of the event, with one number |
 // | ViewFeed | what a member is sent of it: changes, or the whole |
 // | GroupStore, Gathers | whose calls are answered now |
+// | Inspections | who is asked what its process does |
 // | LeaseBook | who trains on which examples, with elastic sampling |
 // | KeptState | what is new for the coordinator after this one |
 //
@@ -60,6 +61,7 @@
 #include "server/coordinator/gathers.h"
 #include "server/coordinator/gradient_watch.h"
 #include "server/coordinator/group_store.h"
+#include "server/coordinator/inspections.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/lease_book.h"
 #include "server/coordinator/link_check.h"
@@ -210,6 +212,8 @@ class CoordinatorCore {
     size_t parked_calls = 0;
     size_t user_calls = 0;
     size_t checkpoint_calls = 0;  // That wait for one.
+    size_t inspections = 0;
+    int64_t inspection_bytes = 0;
     size_t phases = 0;
   };
   Sizes sizes() const;
@@ -244,8 +248,7 @@ class CoordinatorCore {
   void OnCall(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);
   // The answer is OK.
-  void OnStop(const wire::Stop& stop, const Member* member, absl::Time now,
-              Effects* effects);
+  void OnStop(const wire::Stop& stop, const Member* member);
   void OnMemberCall(Member* member, const Message& message, absl::Time now,
                     Effects* effects);
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
@@ -258,6 +261,9 @@ class CoordinatorCore {
   // When every living member had time to hear that the job has ended, in awake
   // time. InfiniteFuture: it has not ended.
   absl::Time KnownBy() const;
+  // And when the answers are here that a user waits for: a lease may be shorter
+  // than what it takes to write down a timeline.
+  absl::Time OverBy() const;
   // It is too late for it to form: says who is missing.
   wire::JobEnd NotFormed(absl::Time now) const;
   // The view of a job that goes on from a checkpoint, or its end if it cannot.
@@ -302,6 +308,7 @@ class CoordinatorCore {
   GroupStore store_;
   Gathers gathers_;
   LeaseBook leases_;
+  Inspections inspections_;
   RunTotals totals_;
   Programs programs_;
   std::string data_;       // What is trained on.

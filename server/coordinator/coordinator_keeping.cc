@@ -47,6 +47,9 @@ EtcdStateStore::Options EtcdOptions(const KeepingOptions& options) {
   store.etcd.ca = etcd.ca();
   store.etcd.certificate = etcd.certificate();
   store.etcd.private_key = etcd.private_key();
+  store.etcd.user = etcd.user();
+  store.etcd.password_file = etcd.password_file();
+  store.etcd.prefix = etcd.prefix();
   // etcd may make a lease longer, and has it anew when it is started again.
   store.wait_max = std::max(store.wait_max, 2 * lease);
   return store;

@@ -9,6 +9,7 @@
 #include "common/metrics/refusals.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 
@@ -40,6 +41,11 @@ absl::Status CoordinatorSeat::failure() const {
   const MutexLock lock(mutex_);
   if (coordinator_ == nullptr || thread_.joinable()) return absl::OkStatus();
   return coordinator_->failure();
+}
+
+std::optional<wire::JobEnd> CoordinatorSeat::over() const {
+  const MutexLock lock(mutex_);
+  return coordinator_ == nullptr ? std::nullopt : coordinator_->over();
 }
 
 run::Refusals CoordinatorSeat::refused() const {
@@ -86,6 +92,7 @@ absl::Status CoordinatorSeat::JobEnd() const {
 }
 
 void CoordinatorSeat::Run() {
+  NameThisThread("stand-by");
   MutexLock lock(mutex_);
   while (!stopping_) {
     const bool is_over =

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -55,6 +56,8 @@ class CoordinatorSeat {
   // Any thread: why the process has to end: its coordinator has, before the
   // job, and none can come here.
   absl::Status failure() const;
+  // Any thread: as CoordinatorThread::over() of the coordinator that is here.
+  std::optional<wire::JobEnd> over() const;
   // Any thread: whom all coordinators that were here have refused.
   run::Refusals refused() const;
   // Any thread: as of the coordinator that is here.

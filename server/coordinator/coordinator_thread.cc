@@ -14,6 +14,8 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/membership/end_status.h"
 #include "common/status.h"
+#include "common/thread_name.h"
+#include "common/timeline/event_names.h"
 
 namespace slackline {
 namespace {
@@ -186,6 +188,11 @@ absl::Status CoordinatorThread::failure() const {
   return failed_.load(std::memory_order_acquire) ? failure_ : absl::OkStatus();
 }
 
+std::optional<wire::JobEnd> CoordinatorThread::over() const {
+  if (!over_.load(std::memory_order_acquire)) return std::nullopt;
+  return end_;
+}
+
 absl::Status CoordinatorThread::JobEnd() const {
   return core_.state() == wire::FINISHED
              ? absl::OkStatus()
@@ -198,6 +205,7 @@ void CoordinatorThread::StopSaving() {
 }
 
 void CoordinatorThread::Run() {
+  NameThisThread("coordinator");
   Lead();
   if (!options_.watch) return;
   // Another one tells how a job stands that goes on.
@@ -237,6 +245,10 @@ void CoordinatorThread::Lead() {
     if (!Perform(&effects)) return;
     TellWatch();
   }
+  if (core_.view().has_end()) {
+    end_ = core_.view().end();
+    over_.store(true, std::memory_order_release);
+  }
   if (checkpoints_ != nullptr) EndCheckpoints(&poller);
   poller.Remove(*listener_);
   if (failed_.load() || files_ == nullptr || has_summary_) return;
@@ -250,6 +262,20 @@ void CoordinatorThread::TellWatch() {
   next_watch_ = now + kWatchEvery;
   watched_ = core_.state();
   options_.watch(std::make_shared<const wire::StatusReply>(core_.Status(now)));
+}
+
+void CoordinatorThread::Record(const CoordinatorCore::Effects& effects) {
+  const absl::Time now = options_.time.Now();
+  for (const std::string& line : effects.log)
+    options_.track->AddSentence(line, now);
+  for (const std::string& line : effects.warnings)
+    options_.track->AddSentence(line, now);
+  const uint64_t view = core_.view().number();
+  if (std::exchange(recorded_view_, view) == view) return;
+  options_.track->Add({.name = timeline_names::kView,
+                       .begun = now,
+                       .until = now,
+                       .number = static_cast<int64_t>(view)});
 }
 
 void CoordinatorThread::TakeRefusals() {
@@ -380,6 +406,7 @@ bool CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     checkpoints_->Complete(effects->complete->cut,
                            std::move(effects->complete->manifest));
   }
+  if (IsOn(options_.track)) Record(*effects);
   for (const std::string& line : effects->log)
     spdlog::info("coordinator: {}", line);
   for (const std::string& line : effects->warnings)

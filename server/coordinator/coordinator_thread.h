@@ -27,6 +27,7 @@
 #include "common/net/refusal_log.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "server/coordinator/checkpoint_thread.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/run_files.h"
@@ -55,6 +56,8 @@ class CoordinatorThread {
     // from the coordinator's thread, and nullptr when another coordinator goes
     // on with it. Empty: nobody wants it.
     std::function<void(std::shared_ptr<const wire::StatusReply>)> watch = {};
+    // Of this thread; nullptr: there is none. Outlives it.
+    TimelineTrack* track = nullptr;
   };
   // Where the state is kept, and what the coordinator before has left there.
   struct Keeping {
@@ -82,6 +85,10 @@ class CoordinatorThread {
   // Any thread: why this coordinator has ended before the job, if it has. The
   // job is not ended by that: a coordinator that is started again goes on.
   absl::Status failure() const;
+  // Any thread: how the job has ended, once this coordinator has told all whom
+  // it could reach, and answers nobody any more; it may still wait for the
+  // disk.
+  std::optional<wire::JobEnd> over() const;
   // After Finish() without an error: how the job has ended.
   absl::Status JobEnd() const;
   // Any thread: whom it has refused.
@@ -103,6 +110,8 @@ class CoordinatorThread {
   void Run();
   void Lead();
   void TellWatch();
+  // What the coordinator has said and done goes to the timeline.
+  void Record(const CoordinatorCore::Effects& effects);
   void EndCheckpoints(Poller* poller);
   void WriteSummary(Poller* poller);
   // Whom the listener has refused by now.
@@ -129,7 +138,8 @@ class CoordinatorThread {
   std::unique_ptr<RunFiles> files_;
   Keeping keeping_;  // Without the state, once it has begun.
   bool keeps_state_;
-  std::string files_kept_;    // As the store has them.
+  std::string files_kept_;  // As the store has them.
+  uint64_t recorded_view_ = 0;
   bool has_summary_ = false;  // Of the coordinator before.
   CoordinatorCore core_;
   CoordinatorCore::Effects recovered_;  // To be performed first.
@@ -137,6 +147,8 @@ class CoordinatorThread {
   absl::Time next_watch_ = absl::InfinitePast();
   wire::JobState watched_ = wire::JOB_STATE_UNSPECIFIED;  // As told last.
   std::atomic<bool> failed_{false};
+  wire::JobEnd end_;  // Written before over_ is.
+  std::atomic<bool> over_{false};
   std::unique_ptr<CheckpointThread> checkpoints_;  // nullptr: none can be.
   std::thread thread_;
 };

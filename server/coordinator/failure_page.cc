@@ -22,9 +22,11 @@ namespace {
 constexpr size_t kLineBytesMax = 400;
 constexpr size_t kProcessesMax = 2;  // With the end of their logs.
 constexpr size_t kTracebacksMax = 2;
+constexpr int kStacksMax = 2;
 constexpr int kClocksMax = 12;
 constexpr char kNoSpace[] = "No space left on device";
 constexpr char kTraceback[] = "Traceback (most recent call last)";
+constexpr char kNoSlackline[] = "No module named 'slackline'";
 
 bool IsCause(const run::Summary& summary, wire::JobEnd::Cause cause) {
   return summary.cause() == wire::JobEnd::Cause_Name(cause);
@@ -68,29 +70,52 @@ std::string LostServerAdvice(const FailureFacts& facts) {
       cost);
 }
 
+// Of a failure whose own words are all that is known.
+std::string MendWhatIsNamed(const FailureFacts& facts) {
+  constexpr char kSentence[] = "mend what the sentence above";
+  if (facts.processes.empty()) return absl::StrCat(kSentence, " names");
+  return absl::StrCat(kSentence, " and the end of the log of ",
+                      facts.processes.front().name, " name");
+}
+
 std::string NotFormedAdvice(const FailureFacts& facts) {
-  if (facts.processes.empty()) {
+  // Nobody is named where nothing was started.
+  if (facts.processes.empty() && !facts.summary.about().empty()) {
     return "look on the hosts of those that are named whether they run, and "
            "into their logs; whether they reach the coordinator; raise limits "
            "{ start_timeout_ms: ... } if they only need longer";
   }
-  return "mend what the sentence above and the end of the log below name";
+  return MendWhatIsNamed(facts);
 }
 
 // One sentence. The first rule that fits wins; those that go by what the
 // operating system says come before those that go by the cause alone.
 std::string Advice(const FailureFacts& facts) {
   const run::Summary& summary = facts.summary;
+  if (!facts.what_to_do.empty()) return facts.what_to_do;
   if (Says(facts, kNoSpace)) {
     return absl::StrCat("make room on the disk (`df -h ", facts.folder,
                         "`), or choose another --out or checkpoint { folder }");
   }
   if (summary.traceback_size() > 0) {
     return absl::StrCat("the program of worker ", summary.traceback(0).rank(),
-                        " has failed where the traceback below says: mend it");
+                        " has failed where its traceback says: mend it");
+  }
+  if (Says(facts, kNoSlackline)) {
+    return "the Python of the workers has no slackline: install its wheel for "
+           "that Python, or name the folder of the package, by PYTHONPATH=DIR "
+           "here, and by --set launch.environment=PYTHONPATH=DIR on other "
+           "hosts";
   }
   if (Says(facts, kTraceback)) {
-    return "a program has failed where the traceback below says: mend it";
+    const std::string name = NameOf(facts, [](const FailedProcess& process) {
+      return absl::c_any_of(process.last_lines, [](const std::string& line) {
+        return absl::StrContains(line, kTraceback);
+      });
+    });
+    return absl::StrCat(
+        name.empty() ? "a program" : absl::StrCat("the program of ", name),
+        " has failed where its traceback says: mend it");
   }
   if (const std::string name = NameOf(
           facts, [](const auto& process) { return process.signal == SIGKILL; });
@@ -147,7 +172,7 @@ std::string Advice(const FailureFacts& facts) {
   }
   if (facts.processes.empty() && summary.about().empty())
     return "somebody has stopped the job: nothing is to be mended";
-  return "mend what the sentence above names";
+  return MendWhatIsNamed(facts);
 }
 
 std::string NextCommand(const FailureFacts& facts) {
@@ -170,6 +195,30 @@ void AppendLines(const std::vector<std::string>& lines, std::string* page) {
       lines.size() > kFailureLogLines ? lines.size() - kFailureLogLines : 0;
   for (size_t i = first; i < lines.size(); ++i)
     absl::StrAppend(page, "  | ", Cut(lines[i], kLineBytesMax), "\n");
+}
+
+// Where the last workers were that kept others from going on.
+void AppendStacks(const run::Summary& summary, std::string* page) {
+  const int first = std::max(0, summary.stood_still_size() - kStacksMax);
+  for (int i = first; i < summary.stood_still_size(); ++i) {
+    const run::StoodStill& worker = summary.stood_still(i);
+    absl::StrAppend(
+        page, "\nWhere worker ", worker.rank(), " stood still",
+        absl::StrFormat(", %.0f s after the job began to run",
+                        worker.seconds()),
+        worker.where().empty()
+            ? ""
+            : absl::StrCat(": in ", Cut(worker.where(), kLineBytesMax)),
+        "\n");
+    std::vector<std::string> lines =
+        absl::StrSplit(worker.text(), '\n', absl::SkipEmpty());
+    if (lines.size() > kFailureStackLines) {
+      lines.resize(kFailureStackLines);
+      lines.push_back("... (summary.json has more)");
+    }
+    for (const std::string& line : lines)
+      absl::StrAppend(page, "  | ", Cut(line, kLineBytesMax), "\n");
+  }
 }
 
 std::string ClocksText(const run::Summary& summary) {
@@ -249,7 +298,8 @@ std::string FailurePage(const FailureFacts& facts) {
     AppendLines(absl::StrSplit(traceback.text(), '\n', absl::SkipEmpty()),
                 &page);
   }
-  if (facts.processes.empty()) {
+  AppendStacks(summary, &page);
+  if (facts.command.empty()) {
     absl::StrAppend(&page,
                     "\nThe log of each process is where it was started, on its "
                     "standard error.\n");

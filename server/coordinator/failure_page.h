@@ -21,6 +21,8 @@ namespace slackline {
 inline constexpr char kFailureFile[] = "failure.txt";
 // Longer logs and tracebacks are cut, so that the page stays one.
 inline constexpr int kFailureLogLines = 20;
+// Likewise stacks.
+inline constexpr int kFailureStackLines = 60;
 
 // A process that the failure is about, as `slackline run` has seen it.
 struct FailedProcess {
@@ -44,6 +46,8 @@ struct FailureFacts {
   std::vector<FailedProcess> processes = {};
   // What one types next. Empty: the processes were started by hand.
   std::string command = {};
+  // In place of what the rules of this page advise; empty: as they do.
+  std::string what_to_do = {};
 };
 
 // A run that is suspended has not failed.

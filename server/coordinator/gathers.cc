@@ -11,6 +11,10 @@
 namespace slackline {
 namespace {
 
+constexpr char kBeforeTheFirstBatch[] =
+    "place 0 is before the first batch, and this worker has joined the job "
+    "already";
+
 constexpr size_t kNamedMax = 8;
 
 std::string Names(const std::set<int32_t>& ranks) {
@@ -132,6 +136,24 @@ void Gathers::Wait(const Place& place, int32_t rank, Entry entry,
   open_[place][rank] = std::move(entry);
 }
 
+void Gathers::Reach(const Member& worker, const Place& place) {
+  changed_.insert(worker.incarnation);
+  Position& position = positions_[worker.incarnation];
+  position.rank = worker.index();
+  position.place = std::max(position.place, place);
+}
+
+void Gathers::OnGoesOn(const Member& worker, const wire::Call& call,
+                       CoordinatorEffects* effects) {
+  if (call.goes_on().place() == 0) {
+    effects->sends.push_back(AnswerTo(worker.peer, call.call_id(),
+                                      wire::REJECTED, kBeforeTheFirstBatch));
+    return;
+  }
+  Reach(worker, {call.goes_on().place(), 0});
+  effects->sends.push_back(AnswerTo(worker.peer, call.call_id(), wire::OK));
+}
+
 void Gathers::Enter(const Member& worker, const wire::Call& call,
                     const Payload& payload, CoordinatorEffects* effects) {
   const wire::Gather& gather = call.gather();
@@ -141,15 +163,9 @@ void Gathers::Enter(const Member& worker, const wire::Call& call,
     effects->sends.push_back(AnswerTo(from.peer, from.call_id, code, error));
   };
   if (place.first == 0) {
-    return answer(wire::REJECTED,
-                  "place 0 is before the first batch, and this worker has "
-                  "joined the job already");
+    return answer(wire::REJECTED, kBeforeTheFirstBatch);
   }
-  changed_.insert(worker.incarnation);
-  Position& position = positions_[worker.incarnation];
-  position.rank = worker.index();
-  position.place = std::max(position.place, place);
-  if (gather.passes()) return answer(wire::OK, "");
+  Reach(worker, place);
   if (const Result* const kept = Kept(place); kept != nullptr)
     return Answer(from, *kept, effects);
   if (last_.has_value() && place <= *last_) {
@@ -174,7 +190,7 @@ void Gathers::EnterBeforeStart(const PeerId& from, const wire::Call& call,
     effects->sends.push_back(
         AnswerTo(from, call.call_id(), wire::REJECTED, error));
   };
-  if (place.first != 0 || gather.passes() || gather.rank() < 0 ||
+  if (place.first != 0 || gather.rank() < 0 ||
       gather.rank() >= options_.workers) {
     return refuse(absl::StrCat("rank ", gather.rank(), " of ", options_.workers,
                                " at place ", place.first,

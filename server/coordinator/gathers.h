@@ -57,6 +57,9 @@ class Gathers {
   // The same at place 0, for a process that has not joined.
   void EnterBeforeStart(const PeerId& from, const wire::Call& call,
                         const Payload& payload, CoordinatorEffects* effects);
+  // A member brings nothing. Answered at once.
+  void OnGoesOn(const Member& worker, const wire::Call& call,
+                CoordinatorEffects* effects);
   // The job runs, with these workers. Nobody comes to place 0 any more.
   void Start(const std::map<int32_t, Member*>& workers,
              CoordinatorEffects* effects);
@@ -102,6 +105,8 @@ class Gathers {
   };
   using Round = std::map<int32_t, Entry>;  // By rank.
 
+  // The worker is at this place, or beyond it.
+  void Reach(const Member& worker, const Place& place);
   void Wait(const Place& place, int32_t rank, Entry entry,
             CoordinatorEffects* effects);
   const Result* Kept(const Place& place) const;

@@ -38,7 +38,7 @@ void JobOutcome::OnEnded(absl::Time now) {
 }
 
 void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
-  trained_at_ = std::min(trained_at_, now);
+  OnTrained(now);
   if (!result_.has_value()) return;
   if (ended_early.empty()) {
     return editor_->End(JobEndOf(wire::JobEnd::COMPLETED,

@@ -48,8 +48,10 @@ class JobOutcome {
   void OnRecord(run::MetricRecord record, absl::Time now,
                 CoordinatorEffects* effects);
   void OnResult(const run::Result& result) { result_ = result; }
-  // No worker has steps left to do. `ended_early`: why that is before the job's
-  // last step; empty: it is not.
+  // No worker has steps left to do. The job goes on until all of them are done.
+  void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
+  // All workers are done. `ended_early`: why that is before the job's last
+  // step; empty: it is not.
   void OnAllDone(absl::Time now, const std::string& ended_early);
   void OnTime(absl::Time now);
   // When the job's time is up. InfiniteFuture: never.
@@ -88,12 +90,13 @@ class JobOutcome {
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();
-  std::map<int, run::MetricRecord> latest_;   // By kind.
-  std::map<int, run::MetricRecord> trained_;  // By rank: of training, with a loss.
+  std::map<int, run::MetricRecord> latest_;  // By kind.
+  std::map<int, run::MetricRecord>
+      trained_;  // By rank: of training, with a loss.
   // By rank and kind: the time of the last one.
   std::map<std::pair<int, int>, double> recorded_at_;
   std::optional<run::Result> result_;
-  std::string stopped_;  // By which rule.
+  std::string stopped_;        // By which rule.
   std::string stopped_early_;  // By a user: where and why.
   bool stopped_by_time_ = false;
   double stopped_seconds_ = 0;  // When it came true, since running_since_.

@@ -32,6 +32,32 @@ void LeaseBook::Start(const std::optional<wire::Elastic>& elastic) {
   elastic_ = elastic;
 }
 
+absl::Status LeaseBook::WhyNotAt(Clock clock) const {
+  if (!elastic_.has_value()) {
+    return absl::FailedPreconditionError("the job's sampling is not elastic");
+  }
+  if (clock < 0 || clock >= kClockMax)
+    return absl::InvalidArgumentError(absl::StrCat("a lease at clock ", clock));
+  return absl::OkStatus();
+}
+
+void LeaseBook::OnHasExamples(const Caller& caller, Clock clock,
+                              std::vector<Answer>* answers) {
+  if (const absl::Status fits = WhyNotAt(clock); !fits.ok()) {
+    answers->push_back({.to = caller,
+                        .code = wire::REJECTED,
+                        .error = std::string(fits.message()),
+                        .leased = {}});
+    return;
+  }
+  Worker& worker = Change(caller.incarnation);
+  // Who waits has come further since it said that.
+  if (!worker.waits) worker.clock = std::max<Clock>(worker.clock, clock + 1);
+  answers->push_back(
+      {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
+  Settle(answers);
+}
+
 void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
                     std::vector<Answer>* answers) {
   const auto refuse = [&](std::string why) {
@@ -40,18 +66,9 @@ void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
                         .error = std::move(why),
                         .leased = {}});
   };
-  if (!elastic_.has_value()) return refuse("the job's sampling is not elastic");
-  if (lease.clock() < 0 || lease.clock() >= kClockMax)
-    return refuse(absl::StrCat("a lease at clock ", lease.clock()));
+  if (const absl::Status fits = WhyNotAt(lease.clock()); !fits.ok())
+    return refuse(std::string(fits.message()));
   Worker& worker = Change(caller.incarnation);
-  if (lease.busy()) {
-    // Who waits has come further since it said that.
-    if (!worker.waits)
-      worker.clock = std::max<Clock>(worker.clock, lease.clock() + 1);
-    answers->push_back(
-        {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
-    return Settle(answers);
-  }
   if (caller.call_id < worker.call.call_id) return;  // Of no use any more.
   if (caller.call_id == worker.call.call_id) {       // Repeated.
     if (!worker.waits)

@@ -62,6 +62,9 @@ class LeaseBook {
   // Appends the answers that are due now. Others wait.
   void Ask(const Caller& caller, const wire::Lease& lease,
            std::vector<Answer>* answers);
+  // It does a step with examples that it has. Answered at once, without any.
+  void OnHasExamples(const Caller& caller, Clock clock,
+                     std::vector<Answer>* answers);
   // The worker is gone: what it had goes to others.
   void Forget(Incarnation incarnation, std::vector<Answer>* answers);
 
@@ -72,14 +75,15 @@ class LeaseBook {
   // The job ends at this clock, now or when all have come there. Nobody waits
   // before it any more. Once: a later call changes nothing.
   void EndAt(Clock end, std::vector<Answer>* answers);
-  // All examples are given out, and all have come to that clock: the last ranges
-  // are done. Of a job that is ended early nobody knows it of the last ones.
+  // All examples are given out, and all have come to that clock: the last
+  // ranges are done. Of a job that is ended early nobody knows it of the last
+  // ones.
   void Ended();
 
-  // For the next coordinator: what is new since the last call; and everything of
-  // a job that has begun with these examples. `peer_of` says where a worker is:
-  // nullptr: it is no member, and the state is broken. InvalidArgument: of the
-  // state.
+  // For the next coordinator: what is new since the last call; and everything
+  // of a job that has begun with these examples. `peer_of` says where a worker
+  // is: nullptr: it is no member, and the state is broken. InvalidArgument: of
+  // the state.
   void Keep(KeptState* kept);
   absl::Status Load(const std::optional<wire::Elastic>& elastic,
                     const StateReader& reader,
@@ -95,6 +99,8 @@ class LeaseBook {
   size_t workers() const { return workers_.size(); }
 
  private:
+  // InvalidArgument, FailedPrecondition: why no worker can be at that clock.
+  absl::Status WhyNotAt(Clock clock) const;
   // Positions of the job: epoch * examples + place.
   struct Range {
     int64_t begin = 0;

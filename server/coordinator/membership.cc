@@ -79,6 +79,11 @@ wire::WorkerMember WorkerOf(const Member& worker) {
   return listed;
 }
 
+bool Membership::AllTrained() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& entry) { return entry.second->trained; });
+}
+
 Membership::Membership(const Options& options)
     : options_(options),
       awake_(options.lease / kHeartbeatsPerLease),
@@ -125,6 +130,11 @@ std::vector<Incarnation> Membership::Expired(absl::Time now) {
 // ---- Members ----------------------------------------------------------------
 
 Member* Membership::Find(Incarnation incarnation) {
+  const auto found = members_.find(incarnation);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+const Member* Membership::Find(Incarnation incarnation) const {
   const auto found = members_.find(incarnation);
   return found == members_.end() ? nullptr : &found->second;
 }

@@ -41,7 +41,10 @@ struct Member {
   uint64_t records_acked = 0;
   run::WorkerStats worker;  // The last that it said of itself: a worker,
   run::ServerStats server;  // or a server.
-  bool done = false;        // Workers: has left its work finished.
+  // Workers: has done its last step (HasTrained() in common/sync/phases.h). Its
+  // program may work on.
+  bool trained = false;
+  bool done = false;  // Workers: has left its work finished, and has trained.
   bool founder = false;
   Clock begins_at = 0;    // Of a founder.
   bool refused = false;   // Something that it said; that has been logged.
@@ -139,6 +142,7 @@ class Membership {
   void Hear(Member* member, absl::Time now) const;
   // nullptr if there is none.
   Member* Find(Incarnation incarnation);
+  const Member* Find(Incarnation incarnation) const;
   Member* FindServer(int32_t index);
   Member* FindWorker(int32_t rank);
   // The member goes, and its token is remembered. It is there. `running`: the
@@ -166,6 +170,8 @@ class Membership {
   // By index, and by rank.
   const std::map<int32_t, Member*>& servers() const { return servers_; }
   const std::map<int32_t, Member*>& workers() const { return workers_; }
+  // All workers that there are have done their last step.
+  bool AllTrained() const;
   // Members of the config that are not there.
   struct Missing {
     std::vector<int32_t> servers;

@@ -163,6 +163,12 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
     return absl::FailedPreconditionError("the job does not run");
   if (changer_.IsEnding()) return "is being ended early already";
   // Who asks twice, or late, must not lose the model by that.
+  if (members_->AllTrained()) {
+    return absl::StrCat(
+        "has done all its steps, ", EndOf(view),
+        ", and ends when all of its programs have come to their end; the model "
+        "is evaluated and kept");
+  }
   if (ModeChanger::EndsSoon(view, workers)) {
     return absl::StrCat("ends by itself at step ", EndOf(view),
                         ", which is near; the model is evaluated and kept");

@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
+#include "common/metrics/metric_table.h"
 #include "common/metrics/step_phases.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
@@ -45,26 +46,63 @@ nlohmann::ordered_json TracebacksJson(const run::Summary& summary) {
   return tracebacks;
 }
 
+nlohmann::ordered_json StoodStillJson(const run::Summary& summary) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const run::StoodStill& worker : summary.stood_still()) {
+    all.push_back({{"rank", worker.rank()},
+                   {"seconds", worker.seconds()},
+                   {"where", worker.where()},
+                   {"text", worker.text()}});
+  }
+  return all;
+}
+
 nlohmann::ordered_json PhasesJson(const google::protobuf::Message& phases) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const auto& [phase, seconds] : PhasesOf(phases)) json[phase] = seconds;
   return json;
 }
 
+nlohmann::ordered_json FigureJson(
+    const google::protobuf::Message& message,
+    const google::protobuf::FieldDescriptor& field) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& read = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT64:
+      return read.GetInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return read.GetUInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return read.GetDouble(message, &field);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return PhasesJson(read.GetMessage(message, &field));
+    default:
+      SL_CHECK(false, "a figure of a summary is a number, or phases");
+      return nullptr;
+  }
+}
+
+// What the table of metrics says that the message has, as `where` has it.
+void PutFigures(const google::protobuf::Message& message,
+                absl::Span<const Metric> metrics, int Metric::*where,
+                nlohmann::ordered_json* json) {
+  for (const Metric& metric : metrics) {
+    if (metric.*where == 0) continue;
+    const google::protobuf::FieldDescriptor& field =
+        *message.GetDescriptor()->FindFieldByNumber(metric.*where);
+    (*json)[std::string(field.name())] = FigureJson(message, field);
+  }
+}
+
 nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
   nlohmann::ordered_json workers = nlohmann::ordered_json::array();
   for (const run::WorkerSummary& worker : summary.worker()) {
-    workers.push_back({{"rank", worker.rank()},
-                       {"steps", worker.steps()},
-                       {"examples", worker.examples()},
-                       {"compute_seconds", worker.compute_seconds()},
-                       {"wait_seconds", worker.wait_seconds()},
-                       {"phase_seconds", PhasesJson(worker.phase_seconds())},
-                       {"bytes_pushed", worker.bytes_pushed()},
-                       {"bytes_pulled", worker.bytes_pulled()},
-                       {"bytes_resent", worker.bytes_resent()},
-                       {"nonfinite", worker.nonfinite()},
-                       {"oversized", worker.oversized()}});
+    nlohmann::ordered_json json = {{"rank", worker.rank()}};
+    PutFigures(worker, WorkerMetrics(), &Metric::of_worker, &json);
+    json["nonfinite"] = worker.nonfinite();
+    json["oversized"] = worker.oversized();
+    workers.push_back(std::move(json));
   }
   return workers;
 }
@@ -584,20 +622,13 @@ absl::Status WriteSummaryFile(const std::string& folder,
                               summary.missed_updates_histogram().end())},
        {"lead_histogram",
         std::vector<uint64_t>(summary.lead_histogram().begin(),
-                              summary.lead_histogram().end())},
-       {"pushes", summary.pushes()},
-       {"applied", summary.applied()},
-       {"held", summary.held()},
-       {"dropped", summary.dropped()},
-       {"nonfinite", summary.nonfinite()},
+                              summary.lead_histogram().end())}}));
+  PutFigures(summary, ServerMetrics(), &Metric::of_run, &json);
+  PutFigures(summary, WorkerMetrics(), &Metric::of_run, &json);
+  json.update(nlohmann::ordered_json(
+      {{"nonfinite", summary.nonfinite()},
        {"oversized", summary.oversized()},
-       {"duplicates", summary.duplicates()},
-       {"bytes_pushed", summary.bytes_pushed()},
-       {"bytes_pulled", summary.bytes_pulled()},
-       {"bytes_resent", summary.bytes_resent()},
-       {"retries", summary.retries()},
        {"refused", RefusedJson(summary.refused())},
-       {"server_phase_seconds", PhasesJson(summary.server_phase_seconds())},
        {"stragglers", summary.stragglers()},
        {"shards_moved", summary.shards_moved()},
        {"bytes_moved", summary.bytes_moved()},
@@ -606,6 +637,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
        {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                  summary.workers_lost().end())},
        {"traceback", TracebacksJson(summary)},
+       {"stood_still", StoodStillJson(summary)},
        {"worker", WorkersJson(summary)},
        {"program", ProgramsJson(summary)},
        {"files_incomplete", summary.files_incomplete()},
@@ -621,8 +653,6 @@ absl::Status WriteSummaryFile(const std::string& folder,
         summary.servers_lost().begin(), summary.servers_lost().end());
     json["shards_taken_over"] = summary.shards_taken_over();
     json["copies_made"] = summary.copies_made();
-    json["bytes_to_followers"] = summary.bytes_to_followers();
-    json["bytes_to_followers_resent"] = summary.bytes_to_followers_resent();
   }
   json["checkpoints"] = summary.checkpoints();
   json["checkpoints_failed"] = summary.checkpoints_failed();

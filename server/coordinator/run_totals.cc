@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
+#include "common/metrics/metric_table.h"
 #include "common/metrics/refusals.h"
 #include "common/metrics/server_stats.h"
 #include "common/metrics/staleness.h"
@@ -15,20 +16,10 @@ void RunTotals::Add(int32_t rank, const run::WorkerStats& stats,
                     std::map<int32_t, run::WorkerSummary>* last,
                     std::map<int32_t, uint64_t>* nonfinite) {
   sums->set_steps(std::max(sums->steps(), stats.clock()));
-  sums->set_bytes_pushed(sums->bytes_pushed() + stats.bytes_pushed());
-  sums->set_bytes_pulled(sums->bytes_pulled() + stats.bytes_pulled());
-  sums->set_bytes_resent(sums->bytes_resent() + stats.bytes_resent());
-  sums->set_retries(sums->retries() + stats.retries());
+  AddToSummary(WorkerMetrics(), stats, sums);
   run::WorkerSummary& worker = (*last)[rank];
   worker.set_rank(rank);
-  worker.set_steps(stats.clock());
-  worker.set_examples(stats.examples());
-  worker.set_compute_seconds(stats.compute_seconds());
-  worker.set_wait_seconds(stats.wait_seconds());
-  *worker.mutable_phase_seconds() = stats.phase_seconds();
-  worker.set_bytes_pushed(stats.bytes_pushed());
-  worker.set_bytes_pulled(stats.bytes_pulled());
-  worker.set_bytes_resent(stats.bytes_resent());
+  PutIntoSummary(stats, &worker);
   (*nonfinite)[rank] += stats.nonfinite();
 }
 
@@ -138,16 +129,8 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     if (worker != last.end()) worker->second.set_oversized(of_rank.gradients());
   }
   for (const auto& [rank, worker] : last) *summary->add_worker() = worker;
-  summary->set_pushes(server_sums.pushes());
-  summary->set_duplicates(server_sums.duplicates());
-  summary->set_dropped(server_sums.dropped());
-  summary->set_held(server_sums.held());
-  summary->set_applied(server_sums.applied());
-  summary->set_bytes_to_followers(server_sums.bytes_to_followers());
-  summary->set_bytes_to_followers_resent(
-      server_sums.bytes_to_followers_resent());
+  AddToSummary(ServerMetrics(), server_sums, summary);
   *summary->mutable_refused() = server_sums.refused();
-  *summary->mutable_server_phase_seconds() = server_sums.phase_seconds();
   summary->mutable_stragglers()->Add(stragglers_.begin(), stragglers_.end());
   PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);

@@ -1,11 +1,13 @@
 #include "server/coordinator/stall_watch.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/cut.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
@@ -15,6 +17,7 @@ namespace {
 using Progress = run::WorkerProgress;
 
 constexpr size_t kProgressBytesShown = 200;
+constexpr size_t kPlaceBytesShown = 300;
 
 std::string SecondsText(absl::Duration duration) {
   return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));
@@ -78,13 +81,25 @@ void StallWatch::OnTime(absl::Time now) {
 }
 
 void StallWatch::OnReport(Incarnation worker, const Progress& progress,
-                          absl::Time now) {
-  reports_[worker] = {.progress = progress, .at = now};
+                          bool trained, absl::Time now) {
+  reports_[worker] = {.progress = progress, .trained = trained, .at = now};
 }
 
 void StallWatch::OnGone(Incarnation worker) {
   reports_.erase(worker);
   done_since_.erase(worker);
+}
+
+void StallWatch::OnPlace(Incarnation worker, const std::string& where) {
+  for (auto& [key, said] : said_) {
+    if (key.first == worker) said.place = Cut(where, kPlaceBytesShown);
+  }
+}
+
+std::string StallWatch::PlaceText(const Worker& culprit) const {
+  const auto said = said_.find({culprit.incarnation, culprit.clock});
+  if (said == said_.end() || said->second.place.empty()) return "";
+  return absl::StrCat(", in ", said->second.place);
 }
 
 void StallWatch::NoticeMoves(const wire::View& view, absl::Time now) {
@@ -117,6 +132,7 @@ absl::Duration StallWatch::StillOf(const Report& report, absl::Time now) const {
 std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
                                                       absl::Time now) {
   const bool all_done = AllDone(view);
+  bool all_trained = true;
   std::vector<Worker> workers;
   for (const wire::WorkerMember& member : view.worker()) {
     Worker worker;
@@ -146,8 +162,11 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
         worker.server = progress.server();
       worker.still = StillOf(report->second, now);
       worker.doing = DoingText(progress);
-      if (finishing && progress.activity() == Progress::WORKING)
+      worker.trained = report->second.trained;
+      if (worker.trained && progress.activity() == Progress::WORKING) {
         worker.limit = options_.finish_timeout;
+        worker.delays_end = !member.done();
+      }
     }
     // Who has just joined says no clock yet; nobody is behind the phase that
     // all have entered.
@@ -155,14 +174,17 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
         std::max<Clock>(worker.clock, view.phase(view.entered()).from());
     const ModeRule& rule = RuleAt(view, clock);
     worker.needs_all = !rule.over_servers() || rule.follows_given_delays();
+    all_trained = all_trained && (member.done() || worker.trained);
     workers.push_back(std::move(worker));
   }
+  for (Worker& worker : workers) worker.delays_end &= all_trained;
   return workers;
 }
 
 bool StallWatch::Blocks(const Worker& culprit, const Worker& waiter) {
   return waiter.waits && culprit.blocks &&
-         (waiter.needs_all || culprit.clock <= waiter.clock);
+         ((waiter.needs_all && !culprit.trained) ||
+          culprit.clock <= waiter.clock);
 }
 
 std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
@@ -217,7 +239,7 @@ std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
 void StallWatch::Say(const std::vector<Worker>& workers, Findings* findings) {
   const absl::Duration worth_saying =
       std::min(options_.lease, options_.timeout / 2);
-  std::set<std::pair<Incarnation, Clock>> said;
+  std::map<std::pair<Incarnation, Clock>, Said> all_said;
   for (const Worker& culprit : workers) {
     if (culprit.still < worth_saying) continue;
     std::vector<int32_t> waiting;
@@ -225,22 +247,35 @@ void StallWatch::Say(const std::vector<Worker>& workers, Findings* findings) {
       if (Blocks(culprit, waiter) && waiter.still >= worth_saying)
         waiting.push_back(waiter.rank);
     }
-    if (waiting.empty() && !culprit.at_server) continue;
+    // Many a program takes a while there, and nobody waits for it.
+    const bool delays_end =
+        culprit.delays_end && culprit.still >= options_.timeout;
+    if (waiting.empty() && !culprit.at_server && !delays_end) continue;
     const std::string who = absl::StrCat("worker ", culprit.rank);
     const std::string state =
         absl::StrCat(" is ", culprit.doing, ", at clock ", culprit.clock,
-                     ", without progress for ", SecondsText(culprit.still));
-    findings->held_up.push_back(
-        waiting.empty() ? absl::StrCat(who, state)
-                        : absl::StrCat(who, " holds up ", RanksText(waiting),
-                                       ": it", state, "; it is removed after ",
-                                       SecondsText(culprit.limit)));
+                     ", without progress for ", SecondsText(culprit.still),
+                     PlaceText(culprit));
+    const std::string removed_after =
+        absl::StrCat("; it is removed after ", SecondsText(culprit.limit));
+    if (!waiting.empty()) {
+      findings->held_up.push_back(absl::StrCat(
+          who, " holds up ", RanksText(waiting), ": it", state, removed_after));
+      findings->holding_up.push_back(culprit.incarnation);
+    } else {
+      findings->held_up.push_back(
+          absl::StrCat(who, state, delays_end ? removed_after : ""));
+      if (delays_end) findings->holding_up.push_back(culprit.incarnation);
+    }
     const std::pair key{culprit.incarnation, culprit.clock};
-    if (said_.count(key) == 0)
+    const bool is_new = said_.count(key) == 0;
+    Said& said = all_said[key];
+    if (!is_new) said = std::move(said_[key]);
+    if (is_new || (!said.place.empty() && !said.with_place))
       findings->news.push_back(findings->held_up.back());
-    said.insert(key);
+    said.with_place = !said.place.empty();
   }
-  said_ = std::move(said);
+  said_ = std::move(all_said);
 }
 
 StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
@@ -262,7 +297,7 @@ StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
       waiting.push_back(waiter.rank);
       needs_all |= waiter.needs_all;
     }
-    if (waiting.empty()) continue;
+    if (waiting.empty() && !culprit.delays_end) continue;
     smallest = std::min(smallest, culprit.clock);
     blocking.emplace_back(&culprit, std::move(waiting));
   }
@@ -273,8 +308,9 @@ StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
          .incarnation = culprit->incarnation,
          .why_removed = absl::StrCat(
              "was removed, and may join again, because it held up ",
-             RanksText(waiting), ": without progress for ",
-             SecondsText(culprit->still), ", it is ", culprit->doing)});
+             waiting.empty() ? "the end of the job" : RanksText(waiting),
+             ": without progress for ", SecondsText(culprit->still), ", it is ",
+             culprit->doing, PlaceText(*culprit))});
   }
   // Those who waited for them need a moment to go on.
   if (!findings.remove.empty()) judged_from_ = now + options_.lease / 2;

@@ -11,7 +11,11 @@
 // removed for whom nobody waits. If every live worker waits for a server, none
 // is to blame, and the job cannot go on; the servers to which that one hands
 // shards over are named with it. A worker that waited for a server from which a
-// shard has just gone to another one has a moment to go on.
+// shard has just gone to another one has a moment to go on. A worker that has
+// done its last step, and whose program does something else before it leaves,
+// is in nobody's way but of those who are done: it has as long as the chief has
+// to write the model. Once all have done their last step, that holds for each
+// of them, whether anybody waits or not: the end of the job does.
 //
 // Time counts from what a worker says when its heartbeat arrives, and never
 // from before the coordinator itself stood still last: what is read then is
@@ -22,7 +26,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +42,8 @@ class StallWatch {
   struct Options {
     absl::Duration timeout = absl::Seconds(60);
     // Of the chief that evaluates and writes the model once all are done: there
-    // may be no room on the disk for a while.
+    // may be no room on the disk for a while. And of what a program does
+    // between its last step and the end.
     absl::Duration finish_timeout = absl::Seconds(660);
     absl::Duration lease = absl::Seconds(5);
   };
@@ -52,7 +56,9 @@ class StallWatch {
   struct Findings {
     // Sentences: who holds whom up at present. The timeout need not be over.
     std::vector<std::string> held_up;
-    std::vector<std::string> news;  // Those that were not there before.
+    // Those that were not there before, or did not say where the program is.
+    std::vector<std::string> news;
+    std::vector<Incarnation> holding_up;  // For whom others wait.
     std::vector<Culprit> remove;
     std::optional<wire::JobEnd> end;  // If the job cannot go on.
   };
@@ -63,9 +69,14 @@ class StallWatch {
   // nothing has happened for more than half a lease, the coordinator is taken
   // to have stood still: members send something every fifth of a lease.
   void OnTime(absl::Time now);
+  // `trained`: HasTrained() (common/sync/phases.h), of this report or an
+  // earlier one.
   void OnReport(Incarnation worker, const run::WorkerProgress& progress,
-                absl::Time now);
+                bool trained, absl::Time now);
   void OnGone(Incarnation worker);
+  // Where the program of a worker that holds others up is, as in "train.py line
+  // 41, in load". Forgotten when it gets on.
+  void OnPlace(Incarnation worker, const std::string& where);
 
   // `view` is RUNNING. Who is to be removed is
   // named once; then there is a pause, in which the others can go on.
@@ -74,6 +85,7 @@ class StallWatch {
  private:
   struct Report {
     run::WorkerProgress progress;
+    bool trained = false;
     absl::Time at;
   };
   // A live worker at the time of a look.
@@ -87,6 +99,10 @@ class StallWatch {
     // Its step needs the others wherever they are: by all-reduce, or because
     // delays are given.
     bool needs_all = false;
+    bool trained = false;
+    // Its program is at work after its last step, and so is, or is done, that
+    // of every other worker.
+    bool delays_end = false;
     int32_t server = -1;
     absl::Duration still;  // Without progress, as far as that is known.
     absl::Duration limit;
@@ -102,6 +118,8 @@ class StallWatch {
   std::optional<wire::JobEnd> EndIfAllWaitForServers(
       const wire::View& view, const std::vector<Worker>& workers) const;
   void Say(const std::vector<Worker>& workers, Findings* findings);
+  // ", in train.py line 41, in load"; empty: the place is not known.
+  std::string PlaceText(const Worker& culprit) const;
 
   const Options options_;
   absl::Time last_ = absl::InfinitePast();
@@ -111,8 +129,12 @@ class StallWatch {
   std::map<int32_t, absl::Time> moved_;  // By source: when one ended last.
   std::map<Incarnation, Report> reports_;
   std::map<Incarnation, absl::Time> done_since_;
+  struct Said {
+    std::string place;  // Empty: it is not known.
+    bool with_place = false;
+  };
   // What has been said: who, at which clock. Kept while it holds.
-  std::set<std::pair<Incarnation, Clock>> said_;
+  std::map<std::pair<Incarnation, Clock>, Said> said_;
 };
 
 }  // namespace slackline

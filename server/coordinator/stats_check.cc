@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kProgressBytesMax = 4096;
 constexpr int kRanksMax = 4096;
+constexpr int kServersMax = 4096;
 constexpr int kRecentStepsMax = 20;
 // Sums of such numbers stay far from overflow.
 constexpr int64_t kCountMax = int64_t{1} << 50;
@@ -66,6 +67,14 @@ std::string WhyUnfit(const run::WorkerStats& stats) {
       recent.has_mean() != (recent.count() > 0) || !AreSeconds(recent.mean()) ||
       !IsAmount(recent.deviation())) {
     return kNoNumber;
+  }
+  if (stats.answers_size() > kServersMax)
+    return TooMany("servers", stats.answers_size(), kServersMax);
+  for (const run::ServerAnswers& answers : stats.answers()) {
+    if (!IsAmount(answers.seconds()) ||
+        answers.messages() > static_cast<uint64_t>(kCountMax)) {
+      return kNoNumber;
+    }
   }
   return "";
 }

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/metrics/step_phases.h"
 #include "common/sync/mode.h"
-#include "common/sync/phases.h"
+#include "server/coordinator/time_text.h"
 
 namespace slackline {
 namespace {
@@ -16,18 +16,12 @@ namespace {
 // Another phase is named when it has that much more of the excess.
 constexpr double kNamedAnewAbove = 1.5;
 
-std::string TimeText(double seconds) {
-  const double ms = 1000 * seconds;
-  return ms < 10      ? absl::StrFormat("%.1f ms", ms)
-         : ms < 10000 ? absl::StrFormat("%.0f ms", ms)
-                      : absl::StrFormat("%.0f s", seconds);
-}
-
 double Ratio(double now, double measure) {
   return measure > 0 ? now / measure : 0;
 }
 
 std::string WhoText(const run::Straggler& alarm) {
+  if (alarm.has_server()) return absl::StrCat("server ", alarm.server(), " is");
   return alarm.has_rank() ? absl::StrCat("worker ", alarm.rank(), " is")
                           : "all workers are";
 }
@@ -50,7 +44,15 @@ std::string EndOfAlarm(const run::Straggler& alarm) {
 }
 
 bool SameAlarm(const run::Straggler& a, const run::Straggler& b) {
-  return a.has_rank() == b.has_rank() && a.rank() == b.rank();
+  return a.has_rank() == b.has_rank() && a.rank() == b.rank() &&
+         a.has_server() == b.has_server() && a.server() == b.server();
+}
+
+bool HasServer(const wire::View& view, int32_t index) {
+  return std::any_of(view.server().begin(), view.server().end(),
+                     [index](const wire::ServerMember& server) {
+                       return server.index() == index;
+                     });
 }
 
 }  // namespace
@@ -64,6 +66,7 @@ const char* StragglerWatch::NameOf(int phase) {
 
 void StragglerWatch::OnReport(Incarnation worker,
                               const run::WorkerStats& stats) {
+  slow_servers_.OnReport(worker, stats);
   if (stats.recent().count() < options_.steps_min) return;
   Worker& known = workers_[worker];
   if (known.report == 0)
@@ -78,10 +81,13 @@ void StragglerWatch::Clear() {
   workers_.clear();
   alarms_.clear();
   of_all_.reset();
+  servers_.Clear();
+  slow_server_.reset();
+  slow_servers_.Clear();
 }
 
-// The view says whose figures count: workers that are done, or not in it, are
-// forgotten.
+// The view says whose figures count: workers that are done, or are not in it,
+// are forgotten.
 void StragglerWatch::TakeFigures(const wire::View& view) {
   std::map<Incarnation, Worker> kept;
   double reducing_min = INFINITY;
@@ -181,7 +187,7 @@ void StragglerWatch::Settle(const std::vector<Worker*>& known, News* news) {
       continue;
     BeginPastAnew(worker);
     std::erase_if(alarms_, [&](const run::Straggler& alarm) {
-      if (!alarm.than_before() ||
+      if (!alarm.than_before() || alarm.has_server() ||
           (alarm.has_rank() && alarm.rank() != worker->rank)) {
         return false;
       }
@@ -223,6 +229,37 @@ void StragglerWatch::LookAtAll(const std::vector<Worker*>& known) {
   of_all_->set_sentence(SentenceOf(*of_all_));
 }
 
+void StragglerWatch::LookAtServers(const wire::View& view, size_t workers,
+                                   std::vector<run::Straggler>* now,
+                                   News* news) {
+  const auto over_servers = [&](const run::Straggler& alarm) {
+    return alarm.than_before() && (!alarm.has_rank() || workers == 1) &&
+           (alarm.phase() == NameOf(kPushing) ||
+            alarm.phase() == NameOf(kPulling));
+  };
+  const auto alarm = std::find_if(now->begin(), now->end(), over_servers);
+  servers_.Prune(view);
+  slow_servers_.Look(view, servers_);
+  const std::optional<run::Straggler>& of_server = slow_servers_.alarm();
+  servers_.SetSuspects(alarm != now->end() || of_server.has_value());
+  if (of_server.has_value()) {
+    now->push_back(*of_server);
+    return slow_server_.reset();
+  }
+  if (alarm == now->end()) return slow_server_.reset();
+  const std::optional<ServerPace::Slow> slow = servers_.Slowest();
+  if (!slow.has_value()) return slow_server_.reset();
+  alarm->set_sentence(absl::StrCat(alarm->sentence(), "; ", slow->sentence));
+  // With the alarm itself, if that is new.
+  const bool alarm_is_new = std::none_of(
+      alarms_.begin(), alarms_.end(), [&](const run::Straggler& before) {
+        return SameAlarm(before, *alarm) && before.phase() == alarm->phase();
+      });
+  if (slow_server_ != slow->server && !alarm_is_new)
+    news->begun.push_back(slow->sentence);
+  slow_server_ = slow->server;
+}
+
 std::string StragglerWatch::AdviceFor(const Figures& others, int slow,
                                       int workers,
                                       const wire::View& view) const {
@@ -248,7 +285,8 @@ std::string StragglerWatch::AdviceFor(const Figures& others, int slow,
       step / (step - waiting));
 }
 
-void StragglerWatch::Say(const std::vector<run::Straggler>& now,
+void StragglerWatch::Say(const wire::View& view,
+                         const std::vector<run::Straggler>& now,
                          const std::vector<Worker*>& known, News* news) const {
   for (const run::Straggler& alarm : now) {
     const auto before = std::find_if(
@@ -264,10 +302,13 @@ void StragglerWatch::Say(const std::vector<run::Straggler>& now,
   for (const run::Straggler& alarm : alarms_) {
     // Of one that is gone or done other things are said.
     const bool here =
-        !alarm.has_rank() ||
-        std::any_of(known.begin(), known.end(), [&](const Worker* worker) {
-          return worker->rank == alarm.rank();
-        });
+        alarm.has_server()
+            ? HasServer(view, alarm.server())
+            : !alarm.has_rank() ||
+                  std::any_of(known.begin(), known.end(),
+                              [&](const Worker* worker) {
+                                return worker->rank == alarm.rank();
+                              });
     if (here &&
         std::none_of(now.begin(), now.end(), [&](const run::Straggler& other) {
           return SameAlarm(alarm, other);
@@ -293,6 +334,8 @@ StragglerWatch::News StragglerWatch::Look(const wire::View& view) {
   }
   if (other_mode) {
     of_all_.reset();
+    servers_.Clear();  // A step is other work for them.
+    slow_servers_.Clear();
     std::erase_if(alarms_, [](const run::Straggler& alarm) {
       return alarm.than_before();
     });
@@ -364,7 +407,8 @@ StragglerWatch::News StragglerWatch::Look(const wire::View& view) {
       now.push_back(*worker->individual.alarm);
     }
   }
-  Say(now, known, &news);
+  LookAtServers(view, known.size(), &now, &news);
+  Say(view, now, known, &news);
   alarms_ = std::move(now);
   return news;
 }

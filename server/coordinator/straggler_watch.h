@@ -1,5 +1,5 @@
-// StragglerWatch: which worker is slow, in which phase of its steps, and since
-// when, from what workers say of their last steps (run::RecentSteps).
+// StragglerWatch: which worker or server is slow, in which phase of its steps,
+// and since when, from what workers say of their last steps (run::RecentSteps).
 //
 // What is compared is a worker's own time for a step: without waiting for
 // others, and without all-reduce, in which it waits for them, too. So whoever
@@ -16,6 +16,10 @@
 // more. The workers' own means are over at most 20 steps without the two
 // longest, so a pause is no alarm, and a worker that becomes twice as slow has
 // one within 20 steps, or three heartbeats where that takes longer.
+//
+// Servers have alarms of their own (slow_server_watch.h). Without one of these,
+// where what has become slower is pushing or pulling, of all or of the only
+// worker, a server may be the reason: the alarm names it (server_pace.h).
 //
 // A worker that stays slower than it was is measured by that after
 // `settled_after` steps. In a new phase of the job's mode the past begins anew.
@@ -36,6 +40,8 @@
 #include "proto/control.pb.h"
 #include "proto/run.pb.h"
 #include "proto/view.pb.h"
+#include "server/coordinator/server_pace.h"
+#include "server/coordinator/slow_server_watch.h"
 
 namespace slackline {
 
@@ -55,10 +61,22 @@ class StragglerWatch {
     double waiting_min = 0.2;
   };
 
-  explicit StragglerWatch(const Options& options) : options_(options) {}
+  explicit StragglerWatch(const Options& options)
+      : options_(options),
+        servers_(ServerPace::Options()),
+        slow_servers_(SlowServerWatch::Options()) {}
 
   // `stats` can be (stats_check.h).
   void OnReport(Incarnation worker, const run::WorkerStats& stats);
+  // It has no step left, and is forgotten.
+  void OnTrained(Incarnation worker) {
+    workers_.erase(worker);
+    slow_servers_.OnTrained(worker);
+  }
+
+  void OnServerReport(Incarnation server, const run::ServerStats& stats) {
+    servers_.OnReport(server, stats);
+  }
 
   struct News {                      // Sentences.
     std::vector<std::string> begun;  // Or an alarm names another phase now.
@@ -129,10 +147,14 @@ class StragglerWatch {
   void BeginPastAnew(Worker* worker) const;
   // One alarm, if most workers are slower than they were.
   void LookAtAll(const std::vector<Worker*>& known);
+  // Which server is slow, or to blame for what has become slower, of all
+  // workers.
+  void LookAtServers(const wire::View& view, size_t workers,
+                     std::vector<run::Straggler>* now, News* news);
   std::string AdviceFor(const Figures& others, int slow, int workers,
                         const wire::View& view) const;
   // What has changed against alarms_.
-  void Say(const std::vector<run::Straggler>& now,
+  void Say(const wire::View& view, const std::vector<run::Straggler>& now,
            const std::vector<Worker*>& known, News* news) const;
 
   const Options options_;
@@ -140,7 +162,11 @@ class StragglerWatch {
   int64_t reports_ = 0;
   int64_t mode_phase_ = -1;  // View.entered.
   std::optional<run::Straggler> of_all_;
-  std::vector<run::Straggler> alarms_;  // By rank; that of all comes first.
+  ServerPace servers_;
+  std::optional<int32_t> slow_server_;  // That has been said.
+  SlowServerWatch slow_servers_;
+  // By rank; that of all comes first, that of a server last.
+  std::vector<run::Straggler> alarms_;
 };
 
 }  // namespace slackline

@@ -1,6 +1,7 @@
 #include "server/coordinator/suspension.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/some_names.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -27,23 +28,49 @@ void Suspension::Ask(const std::string& reason, absl::Time awake_now,
       absl::StrCat("a checkpoint is to be taken, then the job ends: ", reason));
 }
 
-void Suspension::Advance(absl::Time awake_now) {
+std::vector<std::string> Suspension::AtWork() const {
+  std::vector<std::string> names;
+  if (!members_->AllTrained()) return names;
+  for (const auto& [rank, worker] : members_->workers()) {
+    if (!worker->done) names.push_back(absl::StrCat("worker ", rank));
+  }
+  return names;
+}
+
+std::string Suspension::WhyLate() const {
+  const int64_t seconds = absl::ToInt64Seconds(options_.timeout);
+  const std::vector<std::string> at_work = AtWork();
+  if (at_work.empty()) {
+    return absl::StrCat("it was not there within ", seconds,
+                        " s; raise limits { save_timeout_ms: ... }");
+  }
+  return absl::StrCat(
+      "none is taken after the last step, and the job has not ended within ",
+      seconds, " s, because the programs of ", SomeNames(at_work),
+      " were still at work after it");
+}
+
+void Suspension::Advance(absl::Time awake_now, CoordinatorEffects* effects) {
   if (!reason_.has_value()) return;
   const std::optional<absl::StatusOr<std::string>> answer =
       checkpointer_->TakeAnswerTo(kSelf);
   if (editor_->ended()) return;
   if (answer.has_value()) OnAnswer(*answer);
   if (editor_->ended()) return;
-  if (awake_now >= gives_up_at_) {
-    return StopBecause(absl::StrCat(
-        "it was not there within ", absl::ToInt64Seconds(options_.timeout),
-        " s; raise limits { save_timeout_ms: ... }"));
-  }
+  if (awake_now >= gives_up_at_) return StopBecause(WhyLate());
   if (asked_) return;
   const absl::Status asked = checkpointer_->Ask(kSelf);
   asked_ = asked.ok();
-  if (asked.ok() || Passes(asked)) return;
-  StopBecause(asked.message());
+  if (!asked.ok() && !Passes(asked)) return StopBecause(asked.message());
+  if (asked_ || said_at_work_) return;
+  const std::vector<std::string> at_work = AtWork();
+  if (at_work.empty()) return;
+  said_at_work_ = true;
+  effects->log.push_back(absl::StrCat(
+      "no checkpoint is taken after the last step: the job ends when the "
+      "programs of ",
+      SomeNames(at_work), ", which are still at work after it, come to their ",
+      "end, or in ", absl::ToInt64Seconds(gives_up_at_ - awake_now), " s"));
 }
 
 void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {

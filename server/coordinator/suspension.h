@@ -7,6 +7,7 @@
 // | the checkpoint is whole | SUSPENDED |
 // | none can be taken, it is given up, or not there in time | STOPPED |
 // | the job ends by itself, so that none is taken | it does: FINISHED |
+// | it would, but programs go on working after their last step | STOPPED |
 // | anything else that ends a job | that says |
 //
 // Deterministic state machine: the time goes in. Thread-compatible.
@@ -15,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +24,7 @@
 #include "proto/run.pb.h"
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/membership.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
@@ -34,9 +37,11 @@ class Suspension {
     // That the job has gone on from; without a folder: none.
     run::CheckpointRecord resumed_from;
   };
-  // Both outlive it.
-  Suspension(Options options, Checkpointer* checkpointer, ViewEditor* editor)
+  // All of them outlive it.
+  Suspension(Options options, const Membership* members,
+             Checkpointer* checkpointer, ViewEditor* editor)
       : options_(std::move(options)),
+        members_(members),
         checkpointer_(checkpointer),
         editor_(editor) {}
 
@@ -46,12 +51,13 @@ class Suspension {
            CoordinatorEffects* effects);
   // Ends the job if it is time: before and after the Checkpointer draws its
   // conclusions, and once the job has ended.
-  void Advance(absl::Time awake_now);
+  void Advance(absl::Time awake_now, CoordinatorEffects* effects);
   // In awake time.
   absl::Time GivesUpAt() const {
     return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
   }
-  // For the next coordinator: why the job is to be suspended; nullopt: it is not.
+  // For the next coordinator: why the job is to be suspended; nullopt: it is
+  // not.
   const std::optional<std::string>& reason() const { return reason_; }
   // The time for it begins anew.
   void Load(const std::string& reason, absl::Time awake_now) {
@@ -61,15 +67,22 @@ class Suspension {
   bool under_way() const { return reason_.has_value() && !editor_->ended(); }
 
  private:
+  // Once all workers have done their last step: those whose programs still
+  // work.
+  std::vector<std::string> AtWork() const;
+  // Why there was no checkpoint in time.
+  std::string WhyLate() const;
   void OnAnswer(const absl::StatusOr<std::string>& text);
   // Without a checkpoint.
   void StopBecause(absl::string_view why);
 
   const Options options_;
+  const Membership* const members_;
   Checkpointer* const checkpointer_;
   ViewEditor* const editor_;
   std::optional<std::string> reason_;
   bool asked_ = false;  // The Checkpointer; its answer is to come.
+  bool said_at_work_ = false;
   absl::Time gives_up_at_;
 };
 

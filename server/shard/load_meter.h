@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/run.pb.h"
-#include "server/shard/shard_core.h"
+#include "server/shard/shard_effects.h"
 
 namespace slackline {
 

@@ -172,7 +172,7 @@ bool IsNewer(const wire::Feed& a, const wire::Feed& b);
 class LogCopy {
  public:
   // Has nothing yet. The source may have more elements than `range`, up to
-  // `end_max`, if it has yet to hear that the shard was cut in two.
+  // `end_max`, if it has yet to hear that the shard was split in two.
   LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
           int64_t end_max, std::shared_ptr<const UpdateRule> rule);
   // Has the shard, as the source has it.
@@ -202,7 +202,8 @@ class LogCopy {
   const std::optional<wire::Go>& go() const { return go_; }
   // The shard, once; machine() is not nullptr.
   ShardMachine Take();
-  // Shards that records of a follower's feed have cut off since the last call.
+  // Shards that records of a follower's feed have split off since the last
+  // call.
   std::vector<ShardMachine> TakeParts();
   // Bytes that records have brought to updates since the last call.
   size_t TakeBytesApplied() { return std::exchange(bytes_applied_, 0); }

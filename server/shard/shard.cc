@@ -35,21 +35,21 @@ Shard::Shard(const ShardRange& range, Version version, Payload values,
   SL_CHECK(values_.size() == range_.bytes(), "values of another size");
 }
 
-Shard Shard::Split(const ShardRange& kept, const ShardRange& cut) {
-  SL_CHECK(kept.begin == range_.begin && kept.end == cut.begin &&
-               cut.end == range_.end,
+Shard Shard::Split(const ShardRange& kept, const ShardRange& part) {
+  SL_CHECK(kept.begin == range_.begin && kept.end == part.begin &&
+               part.end == range_.end,
            "a split does not make the shard's two parts");
-  const auto part = [](const Payload& whole, size_t offset, size_t bytes) {
+  const auto slice = [](const Payload& whole, size_t offset, size_t bytes) {
     return Payload::Copy(whole.data() + offset, bytes);
   };
-  std::vector<Payload> cut_slots;
+  std::vector<Payload> part_slots;
   for (Payload& slot : slots_) {
-    cut_slots.push_back(part(slot, kept.bytes(), cut.bytes()));
-    slot = part(slot, 0, kept.bytes());
+    part_slots.push_back(slice(slot, kept.bytes(), part.bytes()));
+    slot = slice(slot, 0, kept.bytes());
   }
-  Shard other(cut, version_, part(values_, kept.bytes(), cut.bytes()),
-              std::move(cut_slots));
-  values_ = part(values_, 0, kept.bytes());
+  Shard other(part, version_, slice(values_, kept.bytes(), part.bytes()),
+              std::move(part_slots));
+  values_ = slice(values_, 0, kept.bytes());
   placed_ = false;
   retired_.clear();
   range_ = kept;

@@ -33,8 +33,8 @@ class Shard {
   const std::vector<Payload>& slots() const { return slots_; }
 
   // Keeps the elements of `kept`, a beginning of the range, and returns the
-  // others, of the same version, as the shard `cut`. Copies both.
-  Shard Split(const ShardRange& kept, const ShardRange& cut);
+  // others, of the same version, as the shard `part`. Copies both.
+  Shard Split(const ShardRange& kept, const ShardRange& part);
 
   // Becomes what a worker's copy of it is, which steps by all-reduce made.
   // `values` and each of `slots`, as many as there are, has range().bytes().

@@ -260,16 +260,16 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
     return absl::InvalidArgumentError(absl::StrCat(
         "a split at ", split.at, " of [", kept.begin, ", ", kept.end, ")"));
   }
-  ShardRange cut = kept;
-  kept.end = cut.begin = split.at;
-  cut.shard = split.part;
+  ShardRange part = kept;
+  kept.end = part.begin = split.at;
+  part.shard = split.part;
   ShardOutcome outcome;
   outcome.part = *this;
-  outcome.part->shard_ = shard_.Split(kept, cut);
+  outcome.part->shard_ = shard_.Split(kept, part);
   for (size_t i = 0; i < held_.size(); ++i) {
     const Payload whole = held_[i].gradient;
     held_[i].gradient = whole.Slice(0, kept.bytes());
-    outcome.part->held_[i].gradient = whole.Slice(kept.bytes(), cut.bytes());
+    outcome.part->held_[i].gradient = whole.Slice(kept.bytes(), part.bytes());
   }
   return outcome;
 }

@@ -85,7 +85,7 @@ class ShardMachine {
   ShardSnapshot Snapshot() const;
 
   // After each record that was applied its index is larger by one; a part that
-  // is cut off goes on from it, too.
+  // is split off goes on from it, too.
   const LogPosition& position() const { return position_; }
   // The shard has another owner from here on; `term` is larger than before.
   void BeginTerm(uint64_t term) { position_.term = term; }

@@ -80,7 +80,7 @@ struct LeaveRecord {
   std::vector<Incarnation> incarnations;
 };
 
-// The shard is cut in two: it keeps the elements of its table below `at`, the
+// The shard is split in two: it keeps the elements of its table below `at`, the
 // others become the shard `part`.
 struct SplitRecord {
   int64_t at = 0;

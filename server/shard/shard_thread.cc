@@ -8,12 +8,16 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/status.h"
+#include "common/thread_name.h"
+#include "common/timeline/event_names.h"
+#include "common/timeline/message_event.h"
 #include "server/control_endpoint.h"
 
 namespace slackline {
@@ -72,6 +76,11 @@ PeerId PeerOf(Owner thread) {
   return {.kind = PeerId::Kind::kShardThread,
           .index = thread.server,
           .instance = static_cast<uint64_t>(thread.thread)};
+}
+
+// 0: the peer is no worker that pushes and pulls.
+uint64_t WorkerOf(const PeerId& peer) {
+  return peer.kind == PeerId::Kind::kWorker ? peer.instance : 0;
 }
 
 absl::Duration ThreadCpuTime() {
@@ -165,6 +174,7 @@ absl::Status ShardThread::failure() const {
 }
 
 void ShardThread::Run() {
+  NameThisThread(absl::StrCat("shards ", options_.core.self.thread));
   poller_.Add(*peers_);
   poller_.Add(*control_);
   poller_.Add(waker_);
@@ -226,6 +236,15 @@ absl::Time ShardThread::EndPhase(absl::Duration Phases::*phase) {
   return now;
 }
 
+void ShardThread::Record(const Message& message, uint64_t worker,
+                         absl::Time received_from, absl::Time taken_in) {
+  options_.track->Add({.name = timeline_names::kReceive,
+                       .begun = received_from,
+                       .until = taken_in});
+  options_.track->Add(EventOf(message, MessageEnd::kShardThread, worker,
+                              taken_in, options_.time.Now()));
+}
+
 void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
   phase_since_ = begin;
   const auto handled = [&] {
@@ -249,17 +268,25 @@ void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
     if (!incoming.ok()) return Stop(incoming.status());
     if (!incoming->has_value()) break;
     ++batch->messages;
-    batch->queued += EndPhase(&Phases::receive) - begin;
+    const absl::Time received_from = phase_since_;
+    const absl::Time taken_in = EndPhase(&Phases::receive);
+    batch->queued += taken_in - begin;
     if ((*incoming)->message.header.has_sum_request()) {
       sums_.OnMessage((*incoming)->from, (*incoming)->message, &sum_effects_);
     } else {
       core_.OnMessage((*incoming)->from, (*incoming)->message, &effects_);
     }
+    if (IsOn(options_.track)) {
+      Record((*incoming)->message, WorkerOf((*incoming)->from), received_from,
+             taken_in);
+    }
     handled();
   }
   const absl::Status received =
       links_.Receive([&](Owner from, Message& message) {
+        const absl::Time taken_in = phase_since_;
         core_.OnMessage(PeerOf(from), message, &effects_);
+        if (IsOn(options_.track)) Record(message, 0, taken_in, taken_in);
         handled();
       });
   if (!received.ok()) return Stop(received);
@@ -357,19 +384,27 @@ void ShardThread::SendAnswer(const Outgoing& outgoing) {
   }
 }
 
+void ShardThread::Send(const Outgoing& outgoing) {
+  const bool recorded = IsOn(options_.track);
+  const absl::Time begun = recorded ? options_.time.Now() : absl::Time();
+  if (outgoing.message.header.has_hand_over()) {
+    SendHandOver(outgoing);
+  } else {
+    SendAnswer(outgoing);
+  }
+  if (!recorded) return;
+  options_.track->Add(EventOf(outgoing.message, MessageEnd::kShardThread,
+                              WorkerOf(outgoing.to), begun,
+                              options_.time.Now()));
+}
+
 void ShardThread::Perform() {
   if (!effects_.failure.ok()) Stop(effects_.failure);
   if (effects_.report) SendStats();
   if (effects_.cut.has_value() && options_.on_cut)
     options_.on_cut(*std::move(effects_.cut));
-  for (const Outgoing& outgoing : effects_.sends) {
-    if (outgoing.message.header.has_hand_over()) {
-      SendHandOver(outgoing);
-      continue;
-    }
-    SendAnswer(outgoing);
-  }
-  for (const Outgoing& outgoing : sum_effects_.sends) SendAnswer(outgoing);
+  for (const Outgoing& outgoing : effects_.sends) Send(outgoing);
+  for (const Outgoing& outgoing : sum_effects_.sends) Send(outgoing);
   sum_effects_.sends.clear();
   for (const ShardTraceRecord& record : effects_.trace) {
     absl::StrAppendFormat(

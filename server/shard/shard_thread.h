@@ -19,6 +19,7 @@
 #include "common/net/refusal_log.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "proto/cluster.pb.h"
 #include "server/shard/load_meter.h"
 #include "server/shard/shard_core.h"
@@ -45,6 +46,8 @@ class ShardThread {
     // Called on this thread with the state of its shards at each cut, which
     // ends there if this is null. What it does here holds up the shards.
     std::function<void(ShardCore::CutState)> on_cut = nullptr;
+    // Of this thread; nullptr: there is none. Outlives it.
+    TimelineTrack* track = nullptr;
   };
   // Binds, then starts the thread. The error names the endpoint and the fix. A
   // transport is for the shard threads of one server (control_endpoint.h).
@@ -82,6 +85,10 @@ class ShardThread {
   // What was done since the last call, in this batch, was that. Returns the
   // time.
   absl::Time EndPhase(absl::Duration Phases::*phase);
+  // A message was received before `taken_in`, and is handled now; to the
+  // timeline. `worker`: of whom it is; 0: of a shard thread.
+  void Record(const Message& message, uint64_t worker, absl::Time received_from,
+              absl::Time taken_in);
   // Takes in what has arrived; the time that messages waited goes to `*batch`.
   void HandleBatch(absl::Time begin, LoadMeter::Batch* batch);
   // True if there was a message.
@@ -92,6 +99,7 @@ class ShardThread {
   void SendHandOver(const Outgoing& outgoing);
   // To a worker.
   void SendAnswer(const Outgoing& outgoing);
+  void Send(const Outgoing& outgoing);
   void SendStats();
   // Connections that were ended since too much lay unread, since the last call.
   void WarnOfOverruns();

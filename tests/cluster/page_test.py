@@ -198,6 +198,20 @@ class PageTest(unittest.TestCase):
         self.assertFalse(driver.find_element("id", "ask").is_displayed())
         self.assertEqual(self.status()["view"]["state"], "RUNNING")
 
+    def test_shows_where_a_process_is(self):
+        driver = self.show(self.open_page())
+        button = driver.find_element("css selector", "button[data-stacks='worker 2']")
+        button.click()
+        self.wait_until(lambda: "threads (number, name" in self.text(driver, "stacks"), "its threads")
+        self.assertIn("communication", self.text(driver, "stacks"))
+        # The same by keyboard, of a server; the table is made anew every second, and the focus stays.
+        driver.execute_script("arguments[0].focus()", driver.find_element("css selector", "button[data-stacks='server 1']"))
+        seen = driver.execute_script("return points.length")
+        self.wait_until(lambda: driver.execute_script("return points.length") > seen + 1, "two looks more")
+        driver.switch_to.active_element.send_keys("\n")
+        self.wait_until(lambda: "shards 0" in self.text(driver, "stacks"), "its shard thread")
+        self.check_layout(driver)
+
     def test_gives_nobody_else_anything(self):
         address = self.open_page()
         root = re.match(r"http://127\.0\.0\.1:\d+/", address)[0]
@@ -216,7 +230,7 @@ class PageTest(unittest.TestCase):
 
         self.assertEqual(order(b'{"order": "stop"}', "text/plain")[0], 415)
         for body in (b"", b"[]", b"{}", b'{"order": 3}', b'{"order": "mode", "mode": "fast"}', b'{"order": "drain", "server": 1e99}',
-                     b'{"order": "drain", "server": -1}', b'{"order": "move", "shards": " ", "to": "1"}', b"[" * 60000, b'{"order": "\xff"}'):
+                     b'{"order": "drain", "server": -1}', b'{"order": "stacks"}', b'{"order": "stacks", "of": "nobody"}', b'{"order": "move", "shards": " ", "to": "1"}', b"[" * 60000, b'{"order": "\xff"}'):
             self.assertEqual(order(body)[0], 400, body[:60])
         self.assertIn(order(b"x" * (1 << 20))[0], (400, 413))
         # Nor is a body read whose length nobody has said.
@@ -239,6 +253,11 @@ class PageTest(unittest.TestCase):
         address = self.open_page("--key", "reader.key")
         with urllib.request.urlopen(address + "now", timeout=10) as answer:
             self.assertEqual(json.load(answer)["status"]["view"]["job"], "digits")
+        stacks = urllib.request.Request(
+            address + "order", data=b'{"order": "stacks", "of": "worker 0"}', headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(stacks, timeout=20) as answer:
+            self.assertIn("worker 0 (", json.load(answer)["text"])
         request = urllib.request.Request(address + "order", data=b'{"order": "rebalance"}', headers={"Content-Type": "application/json"})
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=20)

@@ -43,13 +43,14 @@ limits { shard_kib: 1 lease_ms: 5000 }
 class Nodes:
     """A head without processors, and nodes that can die."""
 
-    def __init__(self):
+    def __init__(self, network="127.0.0"):
+        self.network = network
         self.small = {"object_store_memory": 80 << 20}
         self.cluster = ray_clusters.Cluster(
             initialize_head=True,
             head_node_args={
                 "num_cpus": 0,
-                "node_ip_address": "127.0.0.2",
+                "node_ip_address": f"{network}.2",
                 "include_dashboard": False,
                 # A node that is gone refuses connections, and is noticed in two seconds, not in 15.
                 "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
@@ -65,7 +66,7 @@ class Nodes:
         """Nodes at new addresses in place of those that died."""
         while len(self.alive) < NODES:
             self.last += 1
-            host = f"127.0.0.{self.last}"
+            host = f"{self.network}.{self.last}"
             self.alive[host] = self.cluster.add_node(
                 wait=False, num_cpus=PROCESSORS, node_ip_address=host, **self.small
             )
@@ -255,6 +256,24 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_on_another(tmp_path
     output = run.ends(0)
     assert "restoring the job" in output and "the job goes on elsewhere" in output
     assert run.model() == model_of_processes_here(tmp_path, JOB % (0, 3))
+
+
+def test_a_cluster_that_goes_away_is_named_and_no_process_is_blamed(tmp_path):
+    # Not that of the other tests; its nodes are at other addresses.
+    cluster = Nodes("127.0.1")
+    try:
+        text = JOB % (10, 1000) + "checkpoint { every_steps: 50 on_server_loss: RESTORE }\n"
+        run = Run(tmp_path, "run", cluster, write(tmp_path, "job", text), "--nodes", "2")
+        run.until_it_trains()
+    finally:
+        cluster.cluster.shutdown()
+    output = run.ends(1)
+    why = f"the Ray cluster at {cluster.address} is gone: "
+    assert re.search(r"\nslackline run: the job failed \(logs: .*\): " + why, output), output
+    assert f"`ray status --address={cluster.address}` says whether it is there" in output
+    assert "restoring the job" not in output, output
+    page = (run.folder / "failure.txt").read_text()
+    assert f"SERVER_LOST: {why}" in page and "What to do: begin the cluster again" in page, page
 
 
 def test_launch_carries_a_function_to_the_nodes_and_its_results_back(tmp_path, nodes, monkeypatch):

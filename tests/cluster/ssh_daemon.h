@@ -34,6 +34,7 @@ class SshDaemon {
   void Stop() { daemon_.reset(); }
   void Start();
 
+  int port() const { return port_.port(); }
   // The block ssh of a config, by which `slackline run` gets in.
   std::string Block() const { return BlockWithKey("user"); }
   // With a key that the daemon does not accept.

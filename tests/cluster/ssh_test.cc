@@ -101,6 +101,16 @@ class SshTest : public JobTest {
     return 0;
   }
 
+  // What brings this version to the host.
+  std::string Installs(const std::string& host, const std::string& folder,
+                       const std::string& flag = "") const {
+    return absl::StrCat("rsync -a ", flag, "-e 'ssh -p ", daemon_->port(),
+                        " -i ", Path("ssh"), "/user' ", SLACKLINE_BIN_DIR, "/ ",
+                        host, ":", folder,
+                        "/, or name the folder of the same version there by "
+                        "--set launch.bin_dir=DIR");
+  }
+
   std::unique_ptr<SshDaemon> daemon_;
 };
 
@@ -206,9 +216,12 @@ TEST_F(SshTest, AJobThatIsRestoredGetsANewAgentWhereTheConnectionWasCut) {
   const SmallJobOptions options = {.train = "epochs: 8 seed: 1",
                                    .lease_ms = 3000};
   Run("here", Write("here.textproto", SmallJob(options)));
+  // Slow enough that it does not end before its first checkpoint is there.
+  const std::string job = absl::StrReplaceAll(
+      Job(options), {{"worker {", "worker { conditions { step_ms: 5 }"}});
   const std::string config =
       Write("job.textproto",
-            absl::StrCat(Job(options),
+            absl::StrCat(job,
                          "checkpoint { every_steps: 20 on_server_loss: RESTORE "
                          "folder: \"",
                          Path("checkpoints"), "\" }\n"));
@@ -507,14 +520,61 @@ TEST_F(SshTest, CommandsOfThePagesRun) {
   EXPECT_EQ(commands, 3);
 }
 
+// Else the start of a job would wait for slackline_worker to load for that.
+TEST_F(SshTest, TheVersionStandsInTheFilesOfPrograms) {
+  for (const std::string name : {"slackline_server", "slackline_worker"}) {
+    EXPECT_EQ(absl::StrCat(name, " ",
+                           VersionInFile(ReadText(
+                               absl::StrCat(SLACKLINE_BIN_DIR, "/", name)))),
+              VersionText(name));
+  }
+  EXPECT_EQ(VersionInFile("#!/bin/sh\n"), "");
+}
+
+// A folder of two versions, of which slackline is this one.
+TEST_F(SshTest, AProgramOfAnotherVersionIsNamedBeforeAnythingStarts) {
+  const std::string bins = Path("bins");
+  fs::create_directory(bins);
+  fs::create_symlink(absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"),
+                     absl::StrCat(bins, "/slackline"));
+  for (const char* const name : {"slackline_server", "slackline_worker"}) {
+    const std::string program = absl::StrCat(bins, "/", name);
+    std::ofstream(program) << "#!/bin/sh\n[ \"$1\" = --version ] || touch "
+                           << Path("started") << "\necho '" << name
+                           << " 0.0.1 (x)'\n";
+    fs::permissions(program, fs::perms::owner_all);
+  }
+  const std::unique_ptr<Process> run = StartOnHosts(
+      "run",
+      Write("job.textproto", Job({}, absl::StrCat("bin_dir: \"", bins, "\""))));
+  EXPECT_EQ(run->WaitText(kJobMax), kFailed);
+  std::string lines;
+  for (const char* const host : {"127.0.0.2", "127.0.0.3"}) {
+    for (const char* const name : {"slackline_server", "slackline_worker"}) {
+      absl::StrAppend(&lines, "error: ", host, ": version: ", bins, "/", name,
+                      " is 0.0.1 (slackline here is ", VersionNumber(), "); ",
+                      Installs(host, bins), "\n");
+    }
+  }
+  EXPECT_EQ(run->Output(),
+            absl::StrCat("slackline run: the job would not start:\n", lines,
+                         "`slackline doctor`, with the same flags, looks "
+                         "closer\n"));
+  EXPECT_FALSE(fs::exists(Path("started")));
+  EXPECT_FALSE(fs::exists(Path("there")));
+  EXPECT_FALSE(fs::exists(Path("run")));
+}
+
 // Each ends at the start, with a sentence that says what to do.
 TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
   const auto expect = [&](const std::string& name, const std::string& config,
                           const std::string& hosts, const auto& matcher,
-                          std::vector<std::string> arguments = {}) {
+                          const std::vector<std::string>& program = {}) {
     SCOPED_TRACE(name);
-    arguments.insert(arguments.end(),
-                     {"--on=ssh", absl::StrCat("--hosts=", hosts)});
+    std::vector<std::string> arguments = {"--on=ssh",
+                                          absl::StrCat("--hosts=", hosts)};
+    if (!program.empty()) arguments.emplace_back("--");
+    arguments.insert(arguments.end(), program.begin(), program.end());
     const std::unique_ptr<Process> run = StartRun(
         name, Write(absl::StrCat(name, ".textproto"), config), arguments);
     EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
@@ -536,9 +596,8 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
                    "another key than before"));
   const std::string bins = Path("bins");
   expect("program", Job({}, absl::StrCat("bin_dir: \"", bins, "\"")), both,
-         HasSubstr(absl::StrCat(bins,
-                                "/slackline is not there: install "
-                                "Slackline there")));
+         HasSubstr(absl::StrCat(bins, "/slackline is not there: ",
+                                Installs("127.0.0.3", bins, "--mkpath "))));
   // Another version says so in its first message.
   fs::create_directory(bins);
   agent::FromAgent hello;
@@ -551,12 +610,16 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
   fs::permissions(absl::StrCat(bins, "/slackline"), fs::perms::owner_all);
   expect("version", Job({}, absl::StrCat("bin_dir: \"", bins, "\"")), both,
          AllOf(HasSubstr("/slackline is of version 0.0.1 (protocol "),
-               HasSubstr(absl::StrCat("and this is ", VersionNumber()))));
+               HasSubstr(absl::StrCat("and this is ", VersionNumber())),
+               HasSubstr(absl::StrCat("; ", Installs("127.0.0.3", bins)))));
   // /proc takes no folders, not even of root.
   expect("folder", absl::StrReplaceAll(Job(), {{Path("there"), "/proc/there"}}),
          both,
          AllOf(HasSubstr("host 127.0.0.2: folder /proc/there/folder-"),
-               HasSubstr("cannot be made"), HasSubstr("failure.txt")));
+               HasSubstr(" cannot be made: No such file or directory; name "
+                         "another by --set launch.runs_dir=DIR, or --out\n"),
+               HasSubstr("\nwhat to do: mend what the sentence above names\n"),
+               HasSubstr("failure.txt")));
   expect("data",
          absl::StrReplaceAll(
              Job({}, "data_dir: \"/no/data\""),
@@ -566,7 +629,23 @@ TEST_F(SshTest, WhatIsWrongOnAHostIsNamedWithWhatMendsIt) {
          both,
          AllOf(HasSubstr("host 127.0.0.2: the data are not in /no/data, which "
                          "is no folder"),
-               HasSubstr("host 127.0.0.3: the data are not")));
+               HasSubstr("host 127.0.0.3: the data are not"),
+               HasSubstr("; copy them there, or name their folder there by "
+                         "--set launch.data_dir=DIR")));
+  expect("own-program", Job(), both,
+         HasSubstr(absl::StrCat(
+             "host 127.0.0.3: program './absent.py' cannot be started: No such "
+             "file or directory; it is looked for in ",
+             fs::current_path().string(),
+             ", where slackline run was called: put it there on this host, "
+             "too")),
+         {"./absent.py"});
+  expect("own-script", Job(), both,
+         AllOf(HasSubstr(" before the job had started: "),
+               HasSubstr("can't open file '"), HasSubstr("absent.py'"),
+               HasSubstr("what to do: mend what the sentence above and the end "
+                         "of the log of worker ")),
+         {"python3", "absent.py"});
   // Each host has a folder of its own there.
   expect("checkpoints", absl::StrCat(Job(), "checkpoint { every_steps: 20 }\n"),
          both,

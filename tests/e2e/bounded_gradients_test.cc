@@ -13,8 +13,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::bounded_gradients_test {
 
 using ::testing::ContainsRegex;
 
@@ -111,5 +110,4 @@ TEST_F(GradientBound, StopEndsTheJobAndNamesWorkerSizeBoundTableAndClock) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::bounded_gradients_test

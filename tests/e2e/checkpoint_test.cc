@@ -26,8 +26,7 @@
 #include "tests/support/must.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::checkpoint_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -590,5 +589,4 @@ TEST_F(Checkpoints, CommandsOfThePageWork) {
   EXPECT_GE(RunCommandsOfPage("checkpoints.md"), 5);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::checkpoint_test

@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::conditions_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -92,5 +91,4 @@ TEST_F(Conditions, AStoppedJobDoesNotWaitForAPause) {
   EXPECT_GT(summary["steps"], 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::conditions_test

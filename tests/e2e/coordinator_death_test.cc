@@ -24,8 +24,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/replicated_job.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_death_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -327,5 +326,4 @@ TEST_F(CoordinatorDeath, TheCommandsOfThePageWorkAsPrinted) {
   EXPECT_EQ(RunCommandsOfPage("coordinator.md"), 2);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_death_test

@@ -22,8 +22,7 @@
 #include "tests/support/etcd.h"
 #include "tests/support/replicated_job.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_etcd_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -269,5 +268,4 @@ TEST_F(CoordinatorInEtcd, AnEtcdThatIsStartedAgainIsNotNoticed) {
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["files_incomplete"], "");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_etcd_test

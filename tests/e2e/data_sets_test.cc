@@ -13,8 +13,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::data_sets_test {
 
 using ::testing::HasSubstr;
 
@@ -129,5 +128,4 @@ TEST_F(DataSets, WorkerThatCannotReadItsDataSaysWhatStandsThere) {
               HasSubstr("train.csv:3: column 'y': 'red' is no finite number"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::data_sets_test

@@ -13,8 +13,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::delays_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -213,5 +212,4 @@ TEST_F(Delays, AnAblationOverThemTakesProgramsOfOnesOwn) {
   EXPECT_EQ(shas[1], shas[3]);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::delays_test

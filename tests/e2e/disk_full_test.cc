@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/job_test.h"
 
-namespace slackline {
-namespace {
+namespace slackline::disk_full_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -54,5 +53,4 @@ TEST_F(DiskFull, AModelThatCannotBeWrittenFailsTheJobOnce) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::disk_full_test

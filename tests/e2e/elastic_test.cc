@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::elastic_test {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -87,10 +86,10 @@ TEST_F(Elastic, WhatALostWorkerHadGoesToOthersAndTheFastDoMore) {
 }
 
 TEST_F(Elastic, AGroupThatLosesARankHasItsExamplesDoneByTheOthers) {
-  const std::unique_ptr<Process> run = StartRun(
-      "run", Write("job.textproto", SmallJob()),
-      {"--mode=allreduce", "--epochs=20", "--set=data.sampling=ELASTIC",
-       "--set=limits.lease_ms=2000"});
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()),
+               {"--mode=allreduce", "--epochs=20",
+                "--set=data.sampling=ELASTIC", "--set=limits.lease_ms=2000"});
   const auto status = AwaitProgress(Path("run/cluster.textproto"));
   ASSERT_TRUE(status.has_value()) << run->Output();
   SignalProcess(WorkerPid(*status, 2), SIGKILL);
@@ -117,5 +116,4 @@ TEST_F(Elastic, AChangeOfTheModeKeepsTheCount) {
   EXPECT_EQ(ExamplesOfWorkers(summary), 3 * kExamples);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::elastic_test

@@ -9,8 +9,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::equivalence_test {
 
 constexpr double kRoundingMax = 1e-5;
 
@@ -60,5 +59,4 @@ TEST_F(Equivalence, AnotherSeedDoesNotAgree) {
   EXPECT_GT(RelativeDifference(model[0], other[0]), 100 * kRoundingMax);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::equivalence_test

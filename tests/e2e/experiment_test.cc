@@ -15,8 +15,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::experiment_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -367,5 +366,4 @@ TEST_F(Experiments, AnAblationListsItsRunsWithoutMakingAny) {
   EXPECT_FALSE(fs::exists(Path("out")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::experiment_test

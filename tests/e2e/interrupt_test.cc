@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::interrupt_test {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -175,5 +174,4 @@ TEST_F(Interrupt, OfOneWorkerLetsItLeaveAndTheOthersComplete) {
                              " on 127.0.0.1) left: worker 3 was interrupted")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::interrupt_test

@@ -9,8 +9,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::lanes_test {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
@@ -80,10 +79,10 @@ TEST_F(LanesTest, TheOthersGoOnWithoutAWorkerThatDied) {
 
 // The next group sums by the servers that are left.
 TEST_F(LanesTest, TheJobGoesOnWithoutAServerWhoseShardsHaveCopies) {
-  const std::unique_ptr<Process> run = StartRun(
-      "run", Write("job.textproto", SmallJob()),
-      {"--mode=allreduce", "--epochs=20", "--restart-servers=0", kAll,
-       "--set=replicas=1", "--set=limits.lease_ms=2000"});
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()),
+               {"--mode=allreduce", "--epochs=20", "--restart-servers=0", kAll,
+                "--set=replicas=1", "--set=limits.lease_ms=2000"});
   const auto status = AwaitProgress(Path("run/cluster.textproto"));
   ASSERT_TRUE(status.has_value()) << run->Output();
   SignalProcess(ServerPid(*status, 1), SIGKILL);
@@ -113,5 +112,4 @@ TEST_F(LanesTest, AnEntryThatSaysNothingOrFitsNothingIsRefused) {
       HasSubstr("\"convolution*\" fits no table of the model"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::lanes_test

@@ -12,8 +12,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::modes_test {
 
 namespace fs = std::filesystem;
 using ::testing::Gt;
@@ -330,5 +329,4 @@ TEST_F(BspJob, ProcessesStartedByHandInAnyOrderGiveTheSameResult) {
   EXPECT_EQ(RunWithSeed("run", 1), by_hand["model_sha256"]);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::modes_test

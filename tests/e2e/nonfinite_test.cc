@@ -9,8 +9,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::nonfinite_test {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
@@ -94,5 +93,4 @@ TEST_F(Nonfinite, StopEndsAJobOverServersAndNamesWorkerTableAndClock) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::nonfinite_test

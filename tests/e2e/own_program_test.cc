@@ -11,8 +11,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::own_program_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -228,5 +227,4 @@ TEST_F(OwnProgram, DashesAreForWhatStartsWorkers) {
   EXPECT_THAT(nothing->Output(), HasSubstr("no program follows --"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::own_program_test

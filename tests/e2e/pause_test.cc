@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::pause_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -187,5 +186,4 @@ TEST_F(Pause, AWorkerOfAnEarlierRunOnTheSamePortsIsToldSo) {
   EXPECT_THAT(summary["workers_lost"], IsEmpty());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::pause_test

@@ -18,8 +18,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::real_data_test {
 
 using ::testing::HasSubstr;
 
@@ -191,5 +190,4 @@ TEST_F(RealData, EveryModeComesNearTheOptimumOfA9a) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::real_data_test

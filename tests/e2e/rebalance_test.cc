@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::rebalance_test {
 
 using ::testing::HasSubstr;
 
@@ -170,5 +169,4 @@ TEST_F(Rebalance, WhatCannotBeDoneIsRefusedWithAReason) {
   ExpectNoProcessLeft();
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::rebalance_test

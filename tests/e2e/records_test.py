@@ -66,7 +66,10 @@ class RecordsTest(unittest.TestCase):
         cls.path = pathlib.Path(place.name)
         cls.full_run()
         small_job.done(
-            small_job.command(BIN, small_job.write(cls.path, rate=1e30), cls.path / "diverged"), code=1
+            small_job.command(
+                BIN, small_job.write(cls.path, rate=1e30, more="track { tensorboard {} }"), cls.path / "diverged"
+            ),
+            code=1,
         )
         cls.experiment()
 
@@ -78,7 +81,8 @@ class RecordsTest(unittest.TestCase):
             step_ms=20,
             more="""replicas: 1
             checkpoint { every_seconds: 0.5 best_by: LOSS }
-            sync { phase { bsp {} until_epoch: 1 } phase { ssp { staleness: 2 } } }""",
+            sync { phase { bsp {} until_epoch: 1 } phase { ssp { staleness: 2 } } }
+            track { tensorboard { folder: "unused" } }""",
         )
         out = cls.path / "full"
         to = ["--track=tensorboard", f"--track=tensorboard:{config}/no-folder"]
@@ -102,10 +106,10 @@ class RecordsTest(unittest.TestCase):
 
     @classmethod
     def experiment(cls):
-        base = small_job.write(cls.path, epochs=1)
+        base = small_job.write(cls.path, epochs=1, more="track { tensorboard {} }")
         small_job.done([
             str(BIN / "slackline"), "ablate", str(base), "--over=mode=bsp", "--tune=rate_factor=0.5,1", "--seeds=1",
-            "--target-loss=100", f"--data-dir={cls.path}", f"--out={cls.path / 'modes'}", "--no-report", "--track=tensorboard",
+            "--target-loss=100", f"--data-dir={cls.path}", f"--out={cls.path / 'modes'}", "--no-report",
         ])  # fmt: skip
 
     def records_of(self, name):
@@ -194,6 +198,32 @@ class RecordsTest(unittest.TestCase):
         runs = [path.name for path in (self.path / "modes/runs").glob("bsp-seed1-*")]
         self.assertEqual(len(runs), 1)
         self.assertTrue((self.path / "modes/tensorboard" / runs[0]).is_dir())
+        # As the config says, unless --track says something else.
+        self.assertTrue((self.path / "diverged/tensorboard").is_dir())
+        self.assertFalse(pathlib.Path("unused").exists())
+        self.assertNotIn("track {", (self.path / "modes/runs" / runs[0] / "cluster.textproto").read_text("utf-8"))
+
+    def test_trackers_of_a_config_are_refused_for_kubernetes(self):
+        config = small_job.write(self.path, more="track { tensorboard {} }")
+        said = small_job.done([str(BIN / "slackline"), "run", str(config), "--on=kubernetes", "--print"], code=2)
+        self.assertIn("slackline run: track: the files of a run on Kubernetes are there and not here", said)
+
+    def test_a_dry_run_needs_right_trackers_and_not_their_packages(self):
+        config = small_job.write(self.path)
+        command = small_job.command(BIN, config, self.path / "dry", "--dry-run")
+        small_job.done([*command, "--track=wandb"])  # Which is not here, mostly.
+        self.assertIn("'wand' is no tracker", small_job.done([*command, "--track=wand"], code=2))
+
+    def test_addresses_with_secrets_are_refused_before_anything_is_kept(self):
+        config, to = small_job.write(self.path), "mlflow:https://me:hidden@host"
+        for command in (
+            ["run", str(config), "--print", "--on=slurm", f"--track={to}"],
+            ["compare", str(config), "--dry-run", f"--track={to}"],
+            ["track", str(self.path / "full"), f"--to={to}"],
+        ):
+            said = small_job.done([str(BIN / "slackline"), *command], code=2)
+            self.assertIn("MLFLOW_TRACKING_PASSWORD", said)
+            self.assertNotIn("hidden", said)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::replay_test {
 
 using ::testing::HasSubstr;
 
@@ -265,5 +264,4 @@ TEST_F(Replay, EndsWithAnInterrupt) {
   EXPECT_THAT(replay->Output(), HasSubstr("interrupted"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::replay_test

@@ -15,8 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/replicated_job.h"
 
-namespace slackline {
-namespace {
+namespace slackline::replicas_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -206,5 +205,4 @@ TEST_F(Replicas, TheCommandsOfThePageWorkAsPrinted) {
   EXPECT_EQ(RunCommandsOfPage("replicas.md"), 3);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::replicas_test

@@ -26,8 +26,7 @@
 #include "tests/support/must.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::restore_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -449,5 +448,4 @@ TEST_F(Restore, AKeptConfigAsksForNoPortThatNobodyHasChosen) {
   close(somebody);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::restore_test

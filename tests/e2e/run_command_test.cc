@@ -18,8 +18,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::run_command_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -510,5 +509,4 @@ TEST_F(RunCommand, AServerRefusesFlagsThatSayWhatTheConfigSays) {
       << "workers join without being told";
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::run_command_test

@@ -26,8 +26,7 @@
 #include "tests/support/must.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::security_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -430,5 +429,4 @@ TEST_F(SecurityTest, WithoutKeysEachProcessSaysSo) {
   EXPECT_FALSE(fs::exists(Path("run/job.key")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::security_test

@@ -9,8 +9,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::server_death_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -110,5 +109,4 @@ TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::server_death_test

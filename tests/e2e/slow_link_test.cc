@@ -18,8 +18,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::slow_link_test {
 
 constexpr int kWorkers = 2;
 constexpr absl::Duration kJobOverLinkMax = absl::Minutes(3);
@@ -205,5 +204,4 @@ TEST_F(SlowLink, PushesOf130KilobytesGoOnce) { RunAndCheck(460, 25); }
 
 TEST_F(SlowLink, PushesOfAMegabyteGoOnce) { RunAndCheck(3600, 6); }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::slow_link_test

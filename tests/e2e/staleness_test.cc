@@ -14,8 +14,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::staleness_test {
 
 constexpr int kWorkers = 4;
 constexpr int kSlow = 3;
@@ -75,5 +74,4 @@ TEST_F(Staleness, NoPullIsAheadOfThePushesThatItMustSee) {
   EXPECT_GT(summary["test_accuracy"], 0.7);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::staleness_test

@@ -15,8 +15,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::stall_test {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -106,5 +105,4 @@ TEST_F(Stall, InBspTheModelIsThatOfAJobInWhichTheWorkerDied) {
   EXPECT_EQ(Summary("stalls")["model_sha256"], Summary("dies")["model_sha256"]);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::stall_test

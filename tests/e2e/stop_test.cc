@@ -10,8 +10,7 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::stop_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -72,5 +71,4 @@ TEST_P(StopRule, TheTimeEndsTheJobAndNoModelIsKept) {
   EXPECT_FALSE(std::filesystem::exists(Path("run/model.safetensors")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::stop_test

@@ -18,11 +18,11 @@
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::suspend_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -219,6 +219,56 @@ TEST_F(Suspend, ASecondOneEndsItAtOnce) {
   ExpectNoProcessLeft();
   EXPECT_EQ(SummaryOf("run")["cause"], "STOPPED");
   EXPECT_EQ(CheckpointsOf("run"), 0);
+  // The end fits what was asked for: nobody is at fault, and what is typed next
+  // is there.
+  const std::string next =
+      absl::StrCat("slackline run ", Path("run/cluster.textproto"), " --out ",
+                   Path("run"), " --new-run");
+  const std::string why =
+      "stopped by a second SIGTERM before its checkpoint was there";
+  EXPECT_THAT(
+      run->Output(),
+      AllOf(HasSubstr("SIGTERM again: stopping the job without a checkpoint"),
+            EndsWith(absl::StrCat("/logs): ", why,
+                                  "\nit has no checkpoint of its own; to begin "
+                                  "again: ",
+                                  next, "\n"))));
+  EXPECT_THAT(
+      ReadText(Path("run/failure.txt")),
+      AllOf(HasSubstr(absl::StrCat("STOPPED: ", why, "\n")),
+            HasSubstr("who:        no process is known to be at fault\n"),
+            HasSubstr("What to do: somebody has stopped the job: nothing is to "
+                      "be mended\n"),
+            HasSubstr(next), Not(HasSubstr("The end of"))));
+}
+
+// Even the third one, which kills, leaves what it has.
+TEST_F(Suspend, AfterMoreSignalsItGoesOnFromAnEarlierCheckpoint) {
+  const std::unique_ptr<Process> run = StartInMidst(
+      "run", Job(), {"--epochs=1000", "--set=checkpoint.every_steps=20"});
+  ASSERT_TRUE(status_.has_value());
+  ASSERT_TRUE(WaitUntil(kStopMax, [&] { return CheckpointsOf("run") > 0; }))
+      << run->Output();
+  SignalProcess(WorkerPid(*status_, 1), SIGSTOP);
+  for (const char* const said :
+       {"SIGTERM: taking a checkpoint", "SIGTERM again: stopping the job",
+        "interrupted again: killing all"}) {
+    run->Signal(SIGTERM);
+    ASSERT_TRUE(WaitUntil(
+        kStopMax, [&] { return absl::StrContains(run->Output(), said); }))
+        << said << run->Output();
+  }
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(),
+              EndsWith(absl::StrCat(
+                  "\nto go on from its last checkpoint: slackline "
+                  "run ",
+                  Path("run/cluster.textproto"), " --resume ",
+                  Path("run/checkpoints"), " --out ", Path("run"), "\n")));
+  EXPECT_THAT(ReadText(Path("run/failure.txt")),
+              HasSubstr("What to do: somebody has stopped the job: nothing is "
+                        "to be mended\n"));
 }
 
 TEST_F(Suspend, AWorkerThatIsToldTwiceLeavesAtOnce) {
@@ -388,5 +438,4 @@ TEST_F(SuspendInSlurm, AJobThatAUserSuspendsIsNotQueuedAgain) {
   EXPECT_FALSE(fs::exists(Path("asked")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::suspend_test

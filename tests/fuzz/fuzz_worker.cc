@@ -27,6 +27,7 @@ class World {
     CoordinatorCore::Effects effects;
     JoinAll(&coordinator_, now_, &effects);
     worker_.Start(now_, &effects_);
+    worker_.OnAsked(now_, &effects_);
     Pump();
   }
 
@@ -101,6 +102,7 @@ class World {
           Payload::Copy(gradient.data(), gradient.size() * sizeof(float)),
           StepOptions(), now_, &effects_);
       if (!Over()) worker_.OnComputed(0.5, now_, &effects_);
+      worker_.OnAsked(now_, &effects_);
     } else if (std::holds_alternative<WorkerCore::Conclude>(action)) {
       worker_.OnConcluded(run::Result(), now_, &effects_);
     }

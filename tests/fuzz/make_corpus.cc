@@ -24,6 +24,7 @@
 #include "job/job_config.h"
 #include "proto/agent.pb.h"
 #include "proto/doctor.pb.h"
+#include "proto/timeline.pb.h"
 #include "proto/wire.pb.h"
 #include "server/coordinator/state/file_state_store.h"
 #include "tests/fuzz/input.h"
@@ -414,6 +415,20 @@ void AddFiles(Corpus* corpus) {
               "{\"ns\":3,\"event\":\"update\",\"shard\":0,\"rank\":0,\"clock\":"
               "0,\"min_clock\":1,\"version\":1,\"ranks\":[0],\"workers\":1}\n");
   corpus->Add("delay_trace", "name", "uniform:4");
+  timeline::Part part;
+  part.add_name("step");
+  part.set_from_nanos(1000);
+  part.set_until_nanos(2000);
+  timeline::Thread& thread = *part.add_thread();
+  thread.set_name("trainer");
+  for (const int64_t number : {0, 1}) {
+    thread.add_name_index(0);
+    thread.add_begun_nanos(10);
+    thread.add_took_nanos(5);
+    thread.add_flow(7);
+    thread.add_number(number);
+  }
+  corpus->Add("timeline", "steps", part.SerializeAsString());
   const auto config = ParseJobConfig(
       "job: \"a\" server { host: \"127.0.0.1\" } worker { host: \"127.0.0.1\" "
       "count: 2 } model { softmax {} } data { libsvm { train: \"a\" test: "

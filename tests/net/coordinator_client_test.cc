@@ -7,16 +7,18 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/mutex.h"
 #include "tests/net/fake_coordinator.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_client_test {
 
 using ::testing::HasSubstr;
 
@@ -133,6 +135,41 @@ TEST(CoordinatorClientTest, OrdersFollowTheCoordinatorToAnotherHost) {
   EXPECT_EQ(plan->summary(), "of server 2");
 }
 
+// An inspection that was begun twice would be refused: one timeline at a time.
+TEST(CoordinatorClientTest, AQuestionIsOneCallUntilItIsAnswered) {
+  std::atomic<bool> answers = false;
+  Mutex mutex;
+  std::set<uint64_t> calls;
+  FakeCoordinator fake([&](const wire::Call& call) {
+    const MutexLock lock(mutex);
+    calls.insert(call.call_id());
+    wire::CallReply reply;
+    if (!answers) return reply;  // It is lost.
+    reply.set_code(wire::OK);
+    reply.mutable_inspection()->set_number(7);
+    return reply;
+  });
+  const auto heard = [&] {
+    const MutexLock lock(mutex);
+    return calls.size();
+  };
+  const auto client = ClientOf({fake.endpoint()});
+  wire::Inspect timeline;
+  timeline.mutable_timeline()->set_ms(1000);
+  while (heard() == 0) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(
+        client->BeginInspection(timeline, absl::Milliseconds(20)).status()));
+  }
+  answers = true;
+  const auto state = client->BeginInspection(timeline, kAnswerMax);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->number(), 7);
+  EXPECT_EQ(heard(), 1);
+  // It is answered: this is another one.
+  ASSERT_TRUE(client->BeginInspection(timeline, kAnswerMax).ok());
+  EXPECT_EQ(heard(), 2);
+}
+
 TEST(CoordinatorClientTest, SaysWhereNobodyHasAnswered) {
   const Host silent("digits", 1, /*answers=*/false);
   const auto client = ClientOf({silent.NextDoor(), silent.endpoint()});
@@ -161,5 +198,4 @@ TEST(CoordinatorClientTest, ACoordinatorThatComesMeetsFewOldCalls) {
   EXPECT_LE(second.statuses(), 12);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_client_test

@@ -37,8 +37,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_thread_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -221,6 +220,15 @@ TEST_F(CoordinatorThreadTest, AFinishedJobHasASummary) {
   RunJob();
   EXPECT_EQ(thread_->Finish(), absl::OkStatus());
   EXPECT_THAT(ReadAll(summary_), HasSubstr("\"steps\": 7"));
+}
+
+TEST_F(CoordinatorThreadTest, ItIsOverOnceItHasToldTheEnd) {
+  StartJob();
+  EXPECT_FALSE(thread_->over().has_value());
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  ASSERT_TRUE(thread_->over().has_value());
+  EXPECT_EQ(thread_->over()->cause(), wire::JobEnd::COMPLETED);
 }
 
 TEST_F(CoordinatorThreadTest, AJobThatFailsHasOneToo) {
@@ -859,5 +867,4 @@ TEST(RunFilesTest, AFullDiskLosesWholeRecordsAndIsSaidOnce) {
                     HasSubstr("too large")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_thread_test

@@ -3,10 +3,17 @@
 // Method: servers that answer as no etcd does.
 #include "server/coordinator/state/etcd_client.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/time/time_source.h"
 #include "gmock/gmock.h"
@@ -14,9 +21,9 @@
 #include "server/coordinator/state/etcd_state_store.h"
 #include "tests/net/fake_etcd.h"
 #include "tests/support/must.h"
+#include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::etcd_client_test {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -128,5 +135,154 @@ TEST(EtcdClientTest, AnEndpointThatIsSilentLeavesTheOthersTheirTime) {
   EXPECT_FALSE(Must(client->Get("a")).has_value());
 }
 
-}  // namespace
-}  // namespace slackline
+// ---- Users ------------------------------------------------------------------
+
+// What an etcd with one user answers: a token for its password, and an empty
+// range for its last token.
+class OneUser {
+ public:
+  explicit OneUser(const std::string& password) : password_(password) {}
+  FakeEtcd::Serve Serves() {
+    return [this](FakeEtcd& server, int connection) {
+      std::string asked;
+      while (!IsWhole(asked)) {
+        if (!server.Receive(connection, 1000, &asked)) return;
+      }
+      server.Send(connection, AnswerTo(asked));
+    };
+  }
+  // As `etcdctl user passwd`, which makes the token worth nothing, too.
+  void SetPassword(const std::string& password) {
+    const std::lock_guard lock(mutex_);
+    password_ = password;
+    token_.clear();
+  }
+  // Other users change, so often: now, and while tokens are given.
+  void ChangeOthers(int times) {
+    const std::lock_guard lock(mutex_);
+    changes_ = times - 1;
+    token_.clear();
+  }
+
+ private:
+  static bool IsWhole(const std::string& asked) {
+    const size_t end = asked.find("\r\n\r\n");
+    if (end == std::string::npos) return false;
+    constexpr char kLength[] = "Content-Length: ";
+    const size_t length = asked.find(kLength);
+    size_t bytes = 0;
+    if (length < end) {
+      const size_t begin = length + sizeof(kLength) - 1;
+      EXPECT_TRUE(absl::SimpleAtoi(
+          asked.substr(begin, asked.find("\r\n", begin) - begin), &bytes));
+    }
+    return asked.size() >= end + 4 + bytes;
+  }
+  static std::string Answer(int status, const std::string& json) {
+    return absl::StrCat("HTTP/1.1 ", status,
+                        " OK\r\nConnection: close\r\nContent-Length: ",
+                        json.size(), "\r\n\r\n", json);
+  }
+  std::string AnswerTo(const std::string& asked) {
+    const std::lock_guard lock(mutex_);
+    if (absl::StartsWith(asked, "POST /v3/auth/authenticate ")) {
+      if (!absl::StrContains(
+              asked, absl::StrCat("\"password\":\"", password_, "\""))) {
+        return Answer(400,
+                      "{\"code\": 3, \"message\": \"etcdserver: "
+                      "authentication failed, invalid user ID or password\"}");
+      }
+      const std::string token = absl::StrCat("token.", ++tokens_);
+      const bool stale = changes_ > 0;
+      changes_ -= stale;
+      token_ = stale ? "" : token;
+      return Answer(200, absl::StrCat("{\"token\": \"", token, "\"}"));
+    }
+    if (!token_.empty() &&
+        absl::StrContains(asked,
+                          absl::StrCat("Authorization: ", token_, "\r\n"))) {
+      return Answer(200, "{\"header\": {}}");
+    }
+    return Answer(401,
+                  "{\"code\": 16, \"message\": \"etcdserver: invalid auth "
+                  "token\"}");
+  }
+
+  std::mutex mutex_;
+  std::string password_;
+  std::string token_;  // Empty: none is any good.
+  int changes_ = 0;
+  int tokens_ = 0;
+};
+
+class EtcdPasswordTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& password) {
+    file_ = folder_.Write("password", password + "\n");
+    ASSERT_EQ(chmod(file_.c_str(), 0600), 0);
+  }
+  std::unique_ptr<EtcdClient> Client() {
+    return Must(EtcdClient::Create({.endpoints = {server_.url()},
+                                    .user = "job",
+                                    .password_file = file_,
+                                    .timeout = absl::Seconds(4)}));
+  }
+  static absl::StatusCode CodeOf(EtcdClient& client) {
+    return client.Get("a").status().code();
+  }
+
+  const TempFolder folder_{"etcd_password."};
+  std::string file_;
+  OneUser user_{"one"};
+  FakeEtcd server_{user_.Serves()};
+};
+
+TEST_F(EtcdPasswordTest, TokensAreAskedForUntilOneIsTaken) {
+  Write("one");
+  const auto client = Client();
+  Must(client->Get("a"));
+  user_.ChangeOthers(4);
+  Must(client->Get("a"));
+}
+
+TEST_F(EtcdPasswordTest, TheFileMayHaveTheNewOneFirst) {
+  Write("one");
+  const auto client = Client();
+  Must(client->Get("a"));
+  Write("two");
+  user_.ChangeOthers(1);
+  Must(client->Get("a"));
+  user_.SetPassword("two");
+  Must(client->Get("a"));
+}
+
+TEST_F(EtcdPasswordTest, EtcdMayHaveTheNewOneFirst) {
+  Write("one");
+  const auto client = Client();
+  Must(client->Get("a"));
+  user_.SetPassword("two");
+  EXPECT_EQ(CodeOf(*client), absl::StatusCode::kUnavailable);
+  Write("two");
+  Must(client->Get("a"));
+}
+
+TEST_F(EtcdPasswordTest, AFileThatIsJustBeingWrittenIsNoEnd) {
+  Write("one");
+  const auto client = Client();
+  ASSERT_EQ(chmod(file_.c_str(), 0644), 0);
+  Must(client->Get("a"));  // With the one that was there before.
+  ASSERT_EQ(unlink(file_.c_str()), 0);
+  user_.ChangeOthers(1);
+  Must(client->Get("a"));
+  user_.SetPassword("two");
+  EXPECT_EQ(CodeOf(*client), absl::StatusCode::kUnavailable);
+  Write("two");
+  Must(client->Get("a"));
+}
+
+TEST_F(EtcdPasswordTest, OneThatHasNeverWorkedIsRefusedAtOnce) {
+  Write("two");
+  EXPECT_EQ(CodeOf(*Client()), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace slackline::etcd_client_test

@@ -23,8 +23,7 @@
 #include "tests/support/etcd.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::etcd_state_store_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -487,5 +486,4 @@ TEST_F(EtcdStateStoreTest, WhatIsDamagedIsNotBelieved) {
   EXPECT_EQ(Must(EtcdStateStore::Open(Options()))->state().at("a"), "2");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::etcd_state_store_test

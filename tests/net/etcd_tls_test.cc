@@ -16,8 +16,7 @@
 #include "tests/support/etcd.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::etcd_tls_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -130,5 +129,4 @@ TEST_F(EtcdTlsTest, ByHttpItIsNotReached) {
               HasSubstr("http://127.0.0.1:"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::etcd_tls_test

@@ -26,8 +26,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/ranks.h"
 
-namespace slackline {
-namespace {
+namespace slackline::host_group_test {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -307,5 +306,4 @@ TEST_F(HostGroupTest, NothingIsLeftOfAGroup) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::host_group_test

@@ -15,8 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator/coordinator_thread.h"
 
-namespace slackline {
-namespace {
+namespace slackline::hostile_member_test {
 
 constexpr char kEndpoint[] = "inproc://coordinator";
 constexpr absl::Duration kWaitMax = absl::Seconds(60);
@@ -250,5 +249,4 @@ TEST_F(HostileMemberTest, WhoIsNoMemberSpeaksForNone) {
   ExpectUnharmed();
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::hostile_member_test

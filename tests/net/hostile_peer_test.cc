@@ -18,8 +18,7 @@
 #include "tests/net/zmtp_peer.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::hostile_peer_test {
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kWorker = {PeerId::Kind::kWorker, 2, 17};
@@ -218,5 +217,4 @@ TEST(ManyPeers, AreAllServed) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::hostile_peer_test

@@ -30,8 +30,7 @@
 #include "worker/collective/handshake.h"
 #include "worker/collective/tcp_collective.h"
 
-namespace slackline {
-namespace {
+namespace slackline::hostile_ring_test {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -690,5 +689,4 @@ TEST(HostileRing, AFloodDoesNotPutOutARankAmidItsHandshake) {
   ExpectSums(group);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::hostile_ring_test

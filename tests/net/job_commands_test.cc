@@ -27,8 +27,7 @@
 #include "tools/cli/job/stop_command.h"
 #include "tools/cli/job/top_command.h"
 
-namespace slackline {
-namespace {
+namespace slackline::job_commands_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -769,5 +768,4 @@ TEST_F(AddServerTest, AMissingProgramIsNamed) {
   EXPECT_THAT(error_, HasSubstr("/slackline_server is not there"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::job_commands_test

@@ -10,8 +10,7 @@
 #include "tests/support/job_in_process.h"
 #include "tests/support/memory_transport.h"
 
-namespace slackline {
-namespace {
+namespace slackline::job_in_memory_test {
 
 constexpr int kSteps = 5;
 const JobShape kShape = {.threads = 2,
@@ -38,5 +37,4 @@ TEST(JobInMemory, TrainsOverALinkNoFasterThanItsLatency) {
   EXPECT_GE(TimeSource().Now() - start, 2 * kSteps * kLatency);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::job_in_memory_test

@@ -31,8 +31,7 @@
 #include "common/status.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::keyed_transport_test {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -833,5 +832,4 @@ TEST_F(SmallBoundTest, AConnectionIsNotEndedForWhatWasRead) {
       << listener_->counts().last_overrun;
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::keyed_transport_test

@@ -13,8 +13,7 @@
 #include "common/process/file_limit.h"
 #include "tests/support/job_in_process.h"
 
-namespace slackline {
-namespace {
+namespace slackline::many_shard_threads_test {
 
 // Where a coordinator can listen: a port that nobody has just now.
 std::string FreeEndpoint() {
@@ -43,5 +42,4 @@ TEST(ManyShardThreads, OverAThousandServeAJob) {
   ExpectTrains(shape, /*steps=*/5, transport, transport);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::many_shard_threads_test

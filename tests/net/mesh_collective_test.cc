@@ -36,8 +36,7 @@
 #include "worker/collective/shm_collective.h"
 #include "worker/collective/tcp_collective.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mesh_collective_test {
 
 using ::testing::Contains;
 using ::testing::ContainsRegex;
@@ -823,5 +822,4 @@ TEST_P(MeshCollectiveTest, AProcessKilledWhileDataFlowsFailsEveryOtherRank) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mesh_collective_test

@@ -30,8 +30,7 @@
 #include "worker/collective/measure_lanes.h"
 #include "worker/collective/tcp_collective.h"
 
-namespace slackline {
-namespace {
+namespace slackline::server_sums_test {
 
 using ::testing::HasSubstr;
 
@@ -339,5 +338,4 @@ TEST_P(ServerSumsTest, AllRanksMeasureTheSame) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::server_sums_test

@@ -19,8 +19,7 @@
 #include "tests/support/floats.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_thread_test {
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kControl = {PeerId::Kind::kServer, 0, 1};
@@ -188,5 +187,4 @@ TEST(ShardThreadTest, StopsIfItsShardsCannotBeRead) {
   EXPECT_NE(why.find("the part is torn"), std::string::npos) << why;
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_thread_test

@@ -37,8 +37,7 @@
 #include "tests/support/must.h"
 #include "tests/support/small_view.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shm_transport_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -693,5 +692,4 @@ TEST_F(ShmTransportTest, TheEndOfAChannelWaitsForRoom) {
   worker.join();
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shm_transport_test

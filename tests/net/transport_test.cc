@@ -29,8 +29,7 @@
 #include "tests/support/must.h"
 #include "tests/support/payloads.h"
 
-namespace slackline {
-namespace {
+namespace slackline::transport_test {
 
 using ::testing::HasSubstr;
 
@@ -892,5 +891,4 @@ TEST(OtherUserTest, IsTurnedAwayAndCounted) {
   EXPECT_THAT(counts.last_refused, HasSubstr("a process of user 65534"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::transport_test

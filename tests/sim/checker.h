@@ -137,6 +137,8 @@ struct CheckerStats {
   int64_t checkpoints_of_each = 0;
   int64_t checkpoints_by_worker = 0;
   int64_t checkpoints_given_up = 0;
+  int64_t stopped_after_last =
+      0;  // Jobs to be suspended, while scripts worked.
   int64_t checkpoints_failed = 0;  // All parts were there.
   int64_t resumed_shards = 0;      // Compared.
   int64_t followers_ordered = 0;
@@ -259,6 +261,10 @@ class Checker {
   // The job has ended so, although a checkpoint was to be taken before, or
   // because it was.
   void OnSuspended(const wire::JobEnd& end);
+  // The worker's script goes on after its last step.
+  void OnWorkAfterLast(Rank rank, Incarnation incarnation) {
+    worked_after_last_.insert({rank, incarnation});
+  }
   // The view that has the cut; 0: none has.
   uint64_t ViewOfCut(int32_t cut) const;
   // By table: what the chief has read or reported. Empty: nothing.
@@ -627,6 +633,9 @@ class Checker {
   void CheckKept(const Cut& cut, const StoredByName& shards);
   // The shard is the model's, to the last bit.
   bool IsOf(const Model& model, const ShardState& shard) const;
+  // The job was to be suspended, and was stopped because scripts were at work
+  // after its last step.
+  void CheckStoppedAfterLast(const wire::JobEnd& end);
   void CheckManifest(const Cut& cut, const checkpoint::Manifest& manifest);
   void CheckPrograms(const Cut& cut, const SimCheckpoint& checkpoint);
   // ---- If the job goes on from a checkpoint.
@@ -687,6 +696,7 @@ class Checker {
   std::map<Life, uint64_t> joined_in_;  // The first view with it.
   std::map<Life, Clock> pushed_from_;
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
+  std::set<Life> worked_after_last_;
   // The versions that a step over servers is computed from.
   std::map<std::pair<Life, Clock>, std::map<int32_t, Version>> computed_from_;
   std::map<int32_t, Cut> cuts_;  // By number.

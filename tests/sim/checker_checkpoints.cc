@@ -20,6 +20,9 @@ std::string ShardName(const std::string& table, int64_t begin, int64_t end) {
   return absl::StrCat(table, "[", begin, ", ", end, ")");
 }
 
+// The reason of a job says this that was to be suspended after its last step.
+constexpr char kAfterLast[] = "none is taken after the last step";
+
 }  // namespace
 
 // ---- The view's cut ---------------------------------------------------------
@@ -502,7 +505,9 @@ void Checker::CheckPrograms(const Cut& cut, const SimCheckpoint& checkpoint) {
                      ", the program of ", Name(life.first, life.second));
     const auto kept = checkpoint.programs.find(rank);
     if (kept == checkpoint.programs.end()) {
-      if (Live(life))
+      // After its last step a program may take its time, so nobody waits for
+      // it.
+      if (Live(life) && until < EndOf(latest_view_))
         Report(Invariant::kCheckpoint, absl::StrCat(who, " is missing"));
       continue;
     }
@@ -625,6 +630,8 @@ void Checker::OnSuspended(const wire::JobEnd& end) {
   }
   const bool says_why =
       absl::StrContains(end.reason(), "; without a checkpoint: ");
+  if (says_why && absl::StrContains(end.reason(), kAfterLast))
+    return CheckStoppedAfterLast(end);
   const bool failed =
       scenario_.RefusesCheckpoints() ||
       stats_.checkpoints_given_up + stats_.checkpoints_failed > 0 ||
@@ -634,6 +641,35 @@ void Checker::OnSuspended(const wire::JobEnd& end) {
   Report(Invariant::kOutcome,
          absl::StrCat("the job was stopped without a checkpoint, and without "
                       "need: ",
+                      end.reason()));
+}
+
+void Checker::CheckStoppedAfterLast(const wire::JobEnd& end) {
+  ++stats_.stopped_after_last;
+  bool names_one = false;
+  for (const wire::WorkerMember& worker : latest_view_.worker()) {
+    const Life life{Rank{worker.rank()}, worker.incarnation()};
+    const std::string name = absl::StrCat("worker ", worker.rank());
+    const auto reached = reached_.find(life);
+    if (reached == reached_.end() ||
+        reached->second + 1 < EndOf(latest_view_)) {
+      Report(Invariant::kOutcome,
+             absl::StrCat("the job was stopped as after its last step, which ",
+                          name, " has not begun: ", end.reason()));
+    }
+    if (!absl::StrContains(end.reason(), name)) continue;
+    names_one = true;
+    if (worked_after_last_.count(life) > 0) continue;
+    Report(Invariant::kOutcome,
+           absl::StrCat("the job was stopped because the script of ", name,
+                        " was at work after its last step, which it never "
+                        "was: ",
+                        end.reason()));
+  }
+  if (names_one) return;
+  Report(Invariant::kOutcome,
+         absl::StrCat("the job was stopped because of a script that is not "
+                      "named, or whose worker has left: ",
                       end.reason()));
 }
 

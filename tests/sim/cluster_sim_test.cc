@@ -249,6 +249,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(workers.steps_lost, 0);
   EXPECT_GT(workers.states_asked, 50);
   EXPECT_GT(workers.states_asked_in_step, 20);
+  EXPECT_GT(workers.states_asked_after, 50);
+  EXPECT_GT(workers.at_work_after, 100);
   EXPECT_GT(workers.pulls_behind, 1000);
   EXPECT_GT(workers.pulls_forgotten, 10);
   EXPECT_GT(workers.states_compared, 10);

@@ -12,8 +12,8 @@ const char* OpenRequests::KindName(Kind kind) {
 
 void OpenRequests::Begin(Kind kind, const PeerId& who, uint64_t what,
                          absl::Time now, uint64_t newest) {
-  Open& open = open_.try_emplace({kind, who, what}, Open{.since = now})
-                   .first->second;
+  Open& open =
+      open_.try_emplace({kind, who, what}, Open{.since = now}).first->second;
   open.newest = std::max(open.newest, newest);
 }
 
@@ -39,7 +39,10 @@ void OpenRequests::OnSent(const PeerId& from, const Message& message,
       return;
     case wire::Header::kCall:
       // That one may wait for the others' last steps, and be given up.
-      if (header.call().has_lease()) return;
+      if (header.call().has_lease() ||
+          done_.count({from, header.call().call_id()}) > 0) {
+        return;
+      }
       return Begin(
           header.call().has_checkpoint() ? Kind::kCheckpoint : Kind::kCall,
           from, header.call().call_id(), now);
@@ -89,6 +92,10 @@ void OpenRequests::OnReached(const PeerId& to, const Message& message,
       if (to.kind == PeerId::Kind::kWorker) OnGone(to);
       return;
     case wire::Header::kCallReply:
+      if (header.call_reply().code() == wire::OK &&
+          to.kind != PeerId::Kind::kObserver) {
+        done_.emplace(to, header.call_reply().call_id());
+      }
       End(Kind::kCheckpoint, to, header.call_reply().call_id());
       return End(Kind::kCall, to, header.call_reply().call_id());
     case wire::Header::kJoinReply:
@@ -102,6 +109,7 @@ void OpenRequests::OnGone(const PeerId& who) {
   std::erase_if(open_, [&](const auto& entry) {
     return std::get<PeerId>(entry.first) == who;
   });
+  std::erase_if(done_, [&](const auto& call) { return call.first == who; });
 }
 
 std::optional<OpenRequests::Waiting> OpenRequests::Oldest(
@@ -114,8 +122,8 @@ std::optional<OpenRequests::Waiting> OpenRequests::Oldest(
         (oldest.has_value() && oldest->since <= open.since)) {
       continue;
     }
-    oldest = Waiting{.kind = kind, .who = who, .what = what,
-                     .since = open.since};
+    oldest =
+        Waiting{.kind = kind, .who = who, .what = what, .since = open.since};
   }
   return oldest;
 }

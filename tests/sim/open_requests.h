@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/message.h"
@@ -54,6 +55,9 @@ class OpenRequests {
   void End(Kind kind, const PeerId& who, uint64_t what);
 
   std::map<Key, Open> open_;
+  // Calls of members that are answered for good. After a pause a member may
+  // repeat one whose answer lies there already, and wait for no other.
+  std::set<std::pair<PeerId, uint64_t>> done_;
   int64_t answered_ = 0;
 };
 

@@ -109,6 +109,8 @@ void RunCounts::Visit(
   see("worker.steps_lost", workers.steps_lost);
   see("worker.states_asked", workers.states_asked);
   see("worker.states_asked_in_step", workers.states_asked_in_step);
+  see("worker.states_asked_after", workers.states_asked_after);
+  see("worker.at_work_after", workers.at_work_after);
   see("worker.states_compared", workers.states_compared);
   see("worker.group_joins", workers.group_joins);
   see("worker.states_taken", workers.states_taken);
@@ -201,6 +203,7 @@ void RunCounts::Visit(
   see("checker.checkpoints_of_each", checker.checkpoints_of_each);
   see("checker.checkpoints_by_worker", checker.checkpoints_by_worker);
   see("checker.checkpoints_given_up", checker.checkpoints_given_up);
+  see("checker.stopped_after_last", checker.stopped_after_last);
   see("checker.checkpoints_failed", checker.checkpoints_failed);
   see("checker.resumed_shards", checker.resumed_shards);
   see("checker.followers_ordered", checker.followers_ordered);

@@ -809,10 +809,13 @@ Scenario Scenario::Random(uint64_t seed) {
   if (Rng(seed).Fork("gathers").Chance(0.3)) s.gathers = 0.4;
   if (Rng(seed).Fork("asks state").Chance(0.3)) s.asks_state = 0.05;
   s.even_pull = rng.Chance(0.5);
+  const bool goes_on_after = Rng(seed).Fork("after last").Chance(0.5);
   s.steps = rng.Between(5, 30);
   s.window_bytes = static_cast<size_t>(rng.Between(16, 1024));
   s.message_bytes = static_cast<size_t>(rng.Between(16, 256));
   s.lease = Between(rng, absl::Milliseconds(200), absl::Milliseconds(800));
+  // Longer than a step may stall, shorter than it may take to write the model.
+  if (goes_on_after) s.after_last_max = 2 * s.stall_timeout();
   s.retry_initial =
       Between(rng, absl::Milliseconds(10), absl::Milliseconds(100));
   s.retry_max = s.retry_initial * rng.Between(1, 16);
@@ -1246,7 +1249,9 @@ std::string Scenario::ToString() const {
       modes.lanes ? ", with lanes" : "", pull_ahead ? " pulling ahead" : "",
       step_by_table ? " stepping by table" : "",
       asks_state > 0 ? " asking for the state" : "",
-      gathers > 0 ? " with collectives" : "", ", ", steps, " steps, ",
+      gathers > 0 ? " with collectives" : "",
+      after_last_max > absl::ZeroDuration() ? " at work after the end" : "",
+      ", ", steps, " steps, ",
       elastic.has_value()
           ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
           : "",

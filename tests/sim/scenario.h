@@ -352,6 +352,8 @@ struct Scenario {
   bool step_by_table = false;
   double gathers = 0;  // In what part of its steps a script calls collectives.
   double asks_state = 0;  // How often a script asks for the optimizer's state.
+  // How long, at most, a script does something else after its last step.
+  absl::Duration after_last_max;
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;

@@ -74,8 +74,9 @@ bool SimStranger::Change(Rng& rng, Message* message) {
 bool SimStranger::MakesSense(const Message& message) {
   const wire::Header& header = message.header;
   const wire::Call& call = header.call();
-  return header.has_join_request() || call.has_stop() || call.has_rebalance() ||
-         call.has_move_shards() || call.has_drain() || call.has_set_mode();
+  return header.has_join_request() || call.has_stop() || call.has_suspend() ||
+         call.has_rebalance() || call.has_move_shards() || call.has_drain() ||
+         call.has_set_mode();
 }
 
 void SimStranger::Send(uint64_t luck) {

@@ -82,7 +82,7 @@ void SimUser::OnMessage(const Message& message) {
     counts_.modes += pending.call.has_set_mode();
     counts_.early_ends += pending.call.has_finish();
     counts_.checkpoints += pending.call.has_checkpoint();
-    counts_.suspensions += pending.call.has_stop();
+    counts_.suspensions += pending.call.has_suspend();
     counts_.modes_after_moves +=
         pending.call.has_set_mode() && pending.while_moving;
     if (pending.call.has_drain()) {
@@ -143,8 +143,7 @@ void SimUser::Decide(const UserAction& action,
       call.mutable_checkpoint();
       break;
     case UserAction::Kind::kSuspend:
-      call.mutable_stop()->set_checkpoint(true);
-      call.mutable_stop()->set_reason("a user's time is over");
+      call.mutable_suspend()->set_reason("a user's time is over");
       break;
     case UserAction::Kind::kFinish:
       call.mutable_finish()->set_reason("a user has seen enough");

@@ -64,6 +64,8 @@ void SimWorker::Counts::Add(const Counts& other) {
   states_asked_in_step += other.states_asked_in_step;
   states_compared += other.states_compared;
   programs_restored += other.programs_restored;
+  at_work_after += other.at_work_after;
+  states_asked_after += other.states_asked_after;
 }
 
 SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
@@ -84,6 +86,7 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
              }),
       rng_(Rng(token).Fork("trainer")),
       keeping_(Rng(token).Fork("keeping")),
+      after_last_(Rng(token).Fork("after last")),
       asking_(Rng(token).Fork("asking")),
       alarm_(machine_, [this] {
         Tell([](WorkerCore& core, absl::Time now,
@@ -236,6 +239,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     if (answer.call_id == gather_ && gather_ != 0) OnGathered(answer);
   }
   if (core_.ended()) {
+    CheckEnd();
     const absl::Status& why = core_.ending();
     ProcessEnd end{.kind = ProcessEnd::Kind::kGaveUp,
                    .what = std::string(why.message()),
@@ -264,6 +268,20 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
                                core_.member(), *core_.view());
   }
   alarm_.SetAt(core_.NextWakeup());
+}
+
+void SimWorker::CheckEnd() {
+  if (!after_last_at_work_) return;
+  const wire::View& view = core_.view()->proto();
+  const bool by_itself = view.end().cause() == wire::JobEnd::COMPLETED ||
+                         view.end().cause() == wire::JobEnd::FINISHED_EARLY;
+  if (!by_itself || core_.view()->FindWorker(rank_, incarnation()) == nullptr) {
+    return;
+  }
+  context_->checker.Report(
+      Invariant::kOutcome,
+      absl::StrCat("the job has ended while the script of worker ",
+                   control_peer_.index, " was at work after its last step"));
 }
 
 void SimWorker::Take(const ClientCore::TableValues& values) {
@@ -296,6 +314,11 @@ void SimWorker::PullBeyondTheFence() {
 void SimWorker::Work() {
   if (working_) return;
   working_ = true;
+  if (!busy_ && !gathering_) {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnAsked(now, effects);
+    });
+  }
   while (alive() && !busy_ && !actions_.empty()) {
     if (gathering_ && WorkerCore::NeedsProgram(actions_.front())) {
       if (!group_aborted_ ||
@@ -348,6 +371,25 @@ void SimWorker::LeaveStep() {
   // Not after the last step: others may have left the job by then.
   if (after < context_->scenario.steps && context_->scenario.GathersAt(-after))
     Gather(2 * static_cast<uint64_t>(after), [this] { Work(); });
+  if (after >= EndOf(core_.view()->proto())) WorkAfterLast();
+}
+
+void SimWorker::WorkAfterLast() {
+  const absl::Duration most = context_->scenario.after_last_max;
+  if (!alive() || busy_ || gathering_ || most == absl::ZeroDuration()) return;
+  busy_ = after_last_at_work_ = true;
+  ++counts_.at_work_after;
+  context_->checker.OnWorkAfterLast(rank_, incarnation());
+  machine_->After(after_last_.Uniform() * most, lifetime_.Guard([this] {
+    if (!alive()) return;
+    if (after_last_.Chance(0.5) && !replica_.has_value() &&
+        core_.ending().ok()) {
+      ++counts_.states_asked_after;
+      return AskState();
+    }
+    busy_ = after_last_at_work_ = false;
+    Work();
+  }));
 }
 
 void SimWorker::Gather(uint64_t place, std::function<void()> next) {
@@ -442,8 +484,10 @@ void SimWorker::OnState(const WorkerCore::Parameters& state) {
                                             WorkerCore::Effects*) {
                       core.SetNeed(WorkerCore::Need::kNothing, now);
                     };
-                    if (!std::exchange(asks_in_step_, false))
+                    if (!std::exchange(asks_in_step_, false)) {
+                      after_last_at_work_ = false;
                       return Done(goes_on);
+                    }
                     Tell(goes_on);
                     ComputeHeld();
                   }));

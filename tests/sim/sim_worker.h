@@ -29,6 +29,8 @@ class SimWorker {
     int64_t states_asked_in_step = 0;  // Of these: between two gradients.
     int64_t states_compared = 0;       // With the parameters of a step.
     int64_t programs_restored = 0;
+    int64_t at_work_after = 0;  // Their last step: scripts.
+    int64_t states_asked_after = 0;
 
     void Add(const Counts& other);
   };
@@ -78,6 +80,8 @@ class SimWorker {
   }
   void LookAt(int host);
   void Carry(WorkerCore::Effects* effects);
+  // No job ends by itself before all scripts have come to their end.
+  void CheckEnd();
   void OnShardMessage(const PeerId& from, const Message& message);
   void Attach();
   // Performs actions until one takes time.
@@ -102,6 +106,9 @@ class SimWorker {
   bool GathersFirst(Clock clock, std::function<void()> next);
   // The script is past its step, and may call a collective before the next.
   void LeaveStep();
+  // After the last step it does something else for a while, and the job may not
+  // end without it.
+  void WorkAfterLast();
   void Gather(uint64_t place, std::function<void()> next);
   void WaitForGather();
   // The others may wait for it in a new group meanwhile.
@@ -170,6 +177,7 @@ class SimWorker {
   SimLinkTrial links_;
   Rng rng_;
   Rng keeping_;
+  Rng after_last_;
   bool program_begun_ = false;
   std::string program_;  // What it keeps.
   Plant plant_ = Plant::kNone;
@@ -177,6 +185,7 @@ class SimWorker {
   bool started_ = false;   // Its start clock is known.
   std::deque<WorkerCore::Action> actions_;
   bool busy_ = false;
+  bool after_last_at_work_ = false;
   bool working_ = false;
   Clock clock_ = 0;                       // Of the step, or of the replica.
   std::optional<ExampleRange> examples_;  // Of the step.

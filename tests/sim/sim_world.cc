@@ -811,6 +811,7 @@ void SimWorld::CheckRequests() {
     late += stall.duration == absl::InfiniteDuration() ? 20 * scenario.lease
                                                        : stall.duration;
   }
+  late += scenario.after_last_max;
   // The checkpoint that is under way, and the next one.
   if (scenario.checkpoints.wanted) late += 4 * scenario.checkpoints.slow_max;
   for (const bool is_soon : {true, false}) {
@@ -1265,6 +1266,7 @@ RunReport SimWorld::Run() {
                   ? 4 * scenario.stall_timeout()
                   : stall.duration;
   }
+  stalls += scenario.after_last_max;
   if (scenario.checkpoints.wanted) stalls += scenario.checkpoints.slow_max;
   const absl::Time deadline =
       context_.queue.now() + stalls + scenario.heal_at +

@@ -202,6 +202,31 @@ std::optional<wire::StatusReply> JobTest::AwaitProgress(
       });
 }
 
+std::optional<wire::StatusReply> JobTest::AwaitNewWorker(
+    const std::string& cluster_file, int rank, pid_t before) {
+  return AwaitStatus(
+      cluster_file, kJobMax, [&](const wire::StatusReply& status) {
+        return std::any_of(status.worker().begin(), status.worker().end(),
+                           [&](const run::WorkerStats& worker) {
+                             return worker.rank() == rank &&
+                                    worker.pid() != before &&
+                                    worker.clock() >= 10;
+                           });
+      });
+}
+
+int64_t JobTest::EndEarly(const std::string& name, Process* run) {
+  const std::unique_ptr<Process> stop =
+      StartTool(absl::StrCat(name, "-stop"), {"stop", Path(name)});
+  EXPECT_EQ(stop->WaitText(kJobMax), kEndedWell) << stop->Output();
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  const nlohmann::json summary =
+      ReadJson(absl::StrCat(Path(name), "/summary.json"));
+  EXPECT_EQ(summary["cause"], "FINISHED_EARLY");
+  return summary["steps"].get<int64_t>();
+}
+
 int JobTest::RunCommandsOfPage(const std::string& page) {
   const std::string text =
       ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page));

@@ -79,6 +79,17 @@ class JobTest : public ::testing::Test {
   std::optional<wire::StatusReply> AwaitProgress(
       const std::string& cluster_file);
 
+  // Until the process has joined as this worker, and has completed some steps:
+  // the one of before may still be listed.
+  std::optional<wire::StatusReply> AwaitNewWorker(
+      const std::string& cluster_file, int rank, pid_t before);
+  // Ends the run with its folder at Path(name) early, by `slackline stop`,
+  // which must end well, and so must the run. How many steps each worker
+  // completes that is there. A test that waits for events takes a job that is
+  // far too long, and ends it when they have come: no machine is too slow for
+  // them.
+  int64_t EndEarly(const std::string& name, Process* run);
+
   // Runs the commands of a page of docs/ that begin with `slackline `, in the
   // test's folder, with examples/ beside it; each must end well. How many there
   // are.

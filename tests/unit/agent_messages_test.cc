@@ -17,8 +17,7 @@
 #include "tools/cli/agent/changed_files.h"
 #include "tools/cli/agent/sent_files.h"
 
-namespace slackline {
-namespace {
+namespace slackline::agent_messages_test {
 
 using ::testing::HasSubstr;
 
@@ -254,5 +253,4 @@ TEST(SentFilesTest, AFileOfAnotherHostWithTheSameNameIsBesideIt) {
   EXPECT_EQ(Get(folder.path() + "/from-h2/own.json"), "h2");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::agent_messages_test

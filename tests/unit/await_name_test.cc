@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::await_name_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -70,5 +69,4 @@ TEST(AwaitNameTest, AStopSignalEndsTheWait) {
   EXPECT_TRUE(absl::IsAborted(world.Await({"server-0.job"})));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::await_name_test

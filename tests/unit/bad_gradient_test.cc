@@ -8,8 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::bad_gradient_test {
 
 TEST(BadGradientTest, TheNamedStepsHaveOne) {
   config::Conditions conditions;
@@ -49,5 +48,4 @@ TEST(BadGradientTest, TheNamedStepsAreScaledInACopy) {
   EXPECT_EQ(std::memcmp(gradient.data(), floats.data(), 12), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::bad_gradient_test

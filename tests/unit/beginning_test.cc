@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::beginning_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -93,5 +92,4 @@ TEST(BeginningTest, ItSaysWhatGoesOn) {
   EXPECT_THAT(WhatGoesOn(found), Not(HasSubstr("--restore")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::beginning_test

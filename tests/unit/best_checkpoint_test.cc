@@ -23,8 +23,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::best_checkpoint_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -299,5 +298,4 @@ TEST_F(BestCheckpointTest, IsFoundInARootAndInTheFolderOfARun) {
   EXPECT_EQ(Must(FindBestCheckpoint(run)), run + "/checkpoints/step-00000010");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::best_checkpoint_test

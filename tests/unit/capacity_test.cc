@@ -9,8 +9,7 @@
 #include "job/job_config.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::capacity_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -103,5 +102,4 @@ TEST(CheckMemoryTest, RefusesWithTheFigures) {
                     HasSubstr("--no-memory-check")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::capacity_test

@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::catch_up_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -54,5 +53,4 @@ TEST(CatchUpTest, WhereNobodyKnowsTheParametersNobodyTakesAny) {
   EXPECT_THAT(plan.takes, Each(false));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::catch_up_test

@@ -32,8 +32,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::checkpoint_files_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -1420,5 +1419,4 @@ TEST_F(GoOnTest, TheOneThatItBeganWithIsOlderThanAllOfItsOwn) {
   EXPECT_THAT(Text(none), AllOf(HasSubstr(ours), HasSubstr(began_with)));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::checkpoint_files_test

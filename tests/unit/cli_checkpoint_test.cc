@@ -23,8 +23,7 @@
 #include "tools/cli/checkpoint/export_command.h"
 #include "tools/cli/checkpoint/import_command.h"
 
-namespace slackline {
-namespace {
+namespace slackline::cli_checkpoint_test {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -359,5 +358,4 @@ TEST(ImportTest, OverwritesNothingAndLeavesNothing) {
               fs::is_empty(folder.File("new")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::cli_checkpoint_test

@@ -15,8 +15,7 @@
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/summary_table.h"
 
-namespace slackline {
-namespace {
+namespace slackline::cli_files_test {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
@@ -656,5 +655,4 @@ TEST(SummaryTableTest, SaysWhichFilesLackRecords) {
                         "records: no space\n"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::cli_files_test

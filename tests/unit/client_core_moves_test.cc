@@ -16,8 +16,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/client_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::client_core_moves_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -618,5 +617,4 @@ TEST_F(ClientMoveTest, APullBehindPushesIsOfThePartsWhereverItStands) {
   EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::client_core_moves_test

@@ -14,8 +14,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/client_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::client_core_push_pull_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -749,5 +748,4 @@ TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {
   EXPECT_EQ(client_->bytes_pulled(), 0u);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::client_core_push_pull_test

@@ -9,8 +9,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/client_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::client_core_retransmission_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -31,6 +30,20 @@ TEST_F(ClientCoreTest, SilenceIsFollowedByAProbeAndNoGradient) {
   EXPECT_THAT(effects.sends[0].message.payloads, IsEmpty());
   EXPECT_EQ(client_->bytes_resent(), 0u);
   EXPECT_EQ(client_->retries(), 0u);
+}
+
+TEST_F(ClientCoreTest, HowLongAServerTakesToAnswerIsCounted) {
+  Push(0, 0);
+  now_ += absl::Milliseconds(3);
+  Reply(kThread0, 0, 1);
+  now_ += absl::Milliseconds(4);
+  Reply(kThread1, 1, 1);
+  Reply(kThread1, 1, 1);  // Once more.
+  ASSERT_THAT(client_->answers(), SizeIs(1)) << "both threads are of server 0";
+  const auto& [server, answers] = *client_->answers().begin();
+  EXPECT_EQ(server, kThread0.server);
+  EXPECT_EQ(answers.messages, 2u);
+  EXPECT_EQ(answers.time, absl::Milliseconds(3 + 7));
 }
 
 TEST_F(ClientCoreTest, WhatAProbeShowsToBeMissingIsSentAgainOnceInOrder) {
@@ -328,5 +341,4 @@ TEST_F(ClientCoreTest, ARefusedPullIsSentAgainSoon) {
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::client_core_retransmission_test

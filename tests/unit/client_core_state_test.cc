@@ -18,8 +18,7 @@
 #include "tests/support/modes.h"
 #include "tests/unit/client_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::client_core_state_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -423,5 +422,4 @@ TEST_F(ClientStateTest, WhatIsSentSaysHowManyPhasesAndCutsTheWorkerKnows) {
   EXPECT_EQ(pulled.pull_request().cuts(), 4);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::client_core_state_test

@@ -21,8 +21,7 @@
 #include "tests/support/modes.h"
 #include "worker/client/client_core.h"
 
-namespace slackline {
-namespace {
+namespace slackline::client_link_test {
 
 constexpr int kThreads = 2;
 constexpr int64_t kShardElements = 8 << 10;
@@ -223,5 +222,4 @@ TEST_P(ClientLink, SendsOnceAndKeepsTheLinkBusy) {
   EXPECT_LT(outcome.took, least * (test.loss == 0 ? 1.05 : 1.5));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::client_link_test

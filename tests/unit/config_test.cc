@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/config/address_secret.h"
 #include "common/config/cluster_config.h"
 #include "common/config/config_difference.h"
 #include "common/config/same_job.h"
@@ -23,8 +24,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::config_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -954,10 +954,105 @@ INSTANTIATE_TEST_SUITE_P(
                  "endpoint: 'http://127.0.0.1:1' prefix: '/a/'",
                  "53: coordinator.etcd.prefix: value is ",
                  "no slash at the end"),
+        EtcdCase("UserWithoutAPassword",
+                 "endpoint: 'http://127.0.0.1:1' user: 'job'",
+                 "15: coordinator.etcd.password_file: is missing; ",
+                 "etcdctl auth enable"),
+        EtcdCase("PasswordWithoutAUser",
+                 "endpoint: 'http://127.0.0.1:1' password_file: '/p'",
+                 "15: coordinator.etcd.user: is missing; ",
+                 "etcdctl auth enable"),
+        EtcdCase("UserWithASpace",
+                 "endpoint: 'http://127.0.0.1:1' password_file: '/p' user: 'a "
+                 "b'",
+                 "73: coordinator.etcd.user: value is ", "without spaces"),
+        EtcdCase("RelativePasswordFile",
+                 "endpoint: 'http://127.0.0.1:1' user: 'a' password_file: 'p'",
+                 "63: coordinator.etcd.password_file: value is ",
+                 "an absolute path"),
         EtcdCase("PrefixWithASpace",
                  "endpoint: 'http://127.0.0.1:1' prefix: '/a b'",
                  "53: coordinator.etcd.prefix: value is ", "letters, digits")),
     CaseName);
+
+// A bad field of a track block in the last line.
+ErrorCase TrackCase(const std::string& name, const std::string& fields,
+                    const std::string& problem, const std::string& contains) {
+  return {name, "limits { }", absl::StrCat("track { ", fields, " }"),
+          absl::StrCat("c.txt:9:", problem), contains};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Track, ConfigErrorTest,
+    ::testing::Values(
+        TrackCase("NoTracker", "project: 'a' model: true",
+                  "1: track: names no tracker; ", "wandb {}"),
+        TrackCase("EmptyProject", "project: '' tensorboard {}",
+                  "9: track.project: is empty; ", "leave it out"),
+        TrackCase("EmptyFolder", "wandb { folder: '' }",
+                  "17: track.wandb.folder: is empty; ", "leave it out"),
+        TrackCase("TwoLines", "tensorboard { folder: 'a\\nb' }",
+                  "23: track.tensorboard.folder: has a control character; ",
+                  "in one line"),
+        TrackCase("Password", "mlflow { place: 'https://me:pw1@host:1' }",
+                  "18: track.mlflow.place: has an '@', a password or a token ",
+                  "MLFLOW_TRACKING_PASSWORD")),
+    CaseName);
+
+TEST(ConfigTrackTest, AnAddressWithoutASecretAndAnyPathAreTaken) {
+  for (const char* const place :
+       {"https://host:5000", "/a:b@c", "a@b?password=x", "mlruns",
+        "sqlite:////home/me/runs.db", "https://host/password=x?tokens=3"}) {
+    const config::ClusterConfig config = ParseOrDie(
+        absl::StrCat(kMinimal, "track { mlflow { place: '", place, "' } }"));
+    EXPECT_EQ(config.track().mlflow().place(), place);
+  }
+}
+
+TEST(AddressSecretTest, AnAtAPasswordOrATokenMayBeOne) {
+  for (const char* const address :
+       {"https://me:hidden@host", "https://hidden@host:5000/x",
+        "https://me:p/ss@host", "mlflow:https://u:p@ss@host",
+        "https://u:p/s?s@host", "mysql://host/db?password=hidden",
+        "https://host/?x=1&PassWord=hidden", "https://host?access_token=hidden",
+        "sqlite:////home/me@here/runs.db"}) {
+    EXPECT_TRUE(MayHaveSecret(address)) << address;
+  }
+}
+
+TEST(ConfigTrackTest, APasswordIsInNoError) {
+  const absl::StatusOr<config::ClusterConfig> config = ParseJobConfig(
+      absl::StrCat(kMinimal,
+                   "track { mlflow { place: 'https://me:hidden@host' } }"),
+      "c.txt");
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().message().find("hidden"), std::string::npos)
+      << config.status();
+}
+
+TEST(ConfigEtcdTest, APasswordGoesToNoOtherHostInTheClear) {
+  const auto parse = [](const std::string& endpoint) {
+    return ParseJobConfig(
+               absl::StrCat(
+                   kMinimal, "insecure: true coordinator { etcd { endpoint: '",
+                   endpoint, "' ca: '/c' user: 'job' password_file: '/p' } }"),
+               "c.txt")
+        .status();
+  };
+  EXPECT_EQ(parse("https://10.0.0.5:2379"), absl::OkStatus());
+  EXPECT_NE(parse("http://10.0.0.5:2379")
+                .message()
+                .find("with a user https:// is required to other hosts"),
+            std::string::npos)
+      << parse("http://10.0.0.5:2379");
+  EXPECT_EQ(ParseJobConfig(absl::StrCat(kMinimal,
+                                        "coordinator { etcd { endpoint: "
+                                        "'http://127.0.0.1:2379' user: 'job' "
+                                        "password_file: '/p' } }"),
+                           "c.txt")
+                .status(),
+            absl::OkStatus());
+}
 
 TEST(ConfigEtcdTest, ThePrefixIsTheJobsUnlessGiven) {
   const auto prefix = [](const std::string& fields) {
@@ -1946,6 +2041,8 @@ TEST(ConfigHashTest, DependsOnTheConfigAndNotOnItsSpelling) {
                       With("epochs: 2", "epochs: 7"),
                       {.mode = "ssp:3", .sets = {"train.epochs=2"}})));
   EXPECT_NE(hash, ConfigHash(ParseOrDie(With("epochs: 2", "epochs: 3"))));
+  EXPECT_EQ(hash, ConfigHash(ParseOrDie(
+                      absl::StrCat(kMinimal, "track { tensorboard {} }"))));
 }
 
 TEST(ConfigHashTest, IsTheSameInEveryBuild) {
@@ -2013,7 +2110,8 @@ TEST(SameJobTest, HostsPortsAndHowProcessesArePlacedAndStartedHaveNoPartInIt) {
         PlacedOn("n1:4", {"server[0].port=7900", "worker[0].port=7950",
                           "server[0].listen=0.0.0.0"}),
         PlacedOn("n1:4", {"launch.slurm.srun_option=[--mem=0]"}),
-        PlacedOn("n1:4", {"launch.ssh.user=me"})}) {
+        PlacedOn("n1:4", {"launch.ssh.user=me"}),
+        PlacedOn("n1:4", {"track.tensorboard={}"})}) {
     EXPECT_EQ(WhyOtherJob(same, run), "") << ToText(same);
     EXPECT_EQ(WhyOtherJob(run, same), "") << ToText(same);
   }
@@ -2151,5 +2249,4 @@ TEST(ConfigFuzzTest, MutatedExamplesParseOrFailWithAMessage) {
   EXPECT_GT(refused, 1000);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::config_test

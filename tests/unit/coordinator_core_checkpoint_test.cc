@@ -15,10 +15,10 @@
 #include "tests/support/modes.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_checkpoint_test {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -661,7 +661,7 @@ TEST_F(CheckpointTest, IsGivenUpWhenTheChiefIsGone) {
 
 class KeptTest : public CheckpointTest {
  protected:
-  void StartJobOfKeepers() {
+  void StartKeepers() {
     servers_.clear();
     workers_.clear();
     Restart();
@@ -672,6 +672,9 @@ class KeptTest : public CheckpointTest {
       join.set_keeps_state(true);
       workers_.push_back(Join(Worker(i), join).incarnation());
     }
+  }
+  void StartJobOfKeepers() {
+    StartKeepers();
     AskCheckpoint(7);
     PromiseBoth(12, 14);
   }
@@ -710,6 +713,64 @@ TEST_F(KeptTest, ItIsThereWhenAllPartsAndProgramsAre) {
   EXPECT_EQ(manifest.kept(1).hash(), 99u);
   Complete();
   EXPECT_EQ(SummaryNow().last_checkpoint().bytes(), 2002000);
+}
+
+TEST_F(KeptTest, AProgramThatHasDoneItsLastStepIsNotWaitedFor) {
+  options_.sync.mutable_ssp()->set_staleness(5);
+  StartKeepers();
+  HeartbeatTrained(1);
+  AskCheckpoint(7);
+  PromiseBoth(12, steps_total_);
+  GiveAllParts();
+  EXPECT_THAT(core_->Status(now_).checkpoint(),
+              HasSubstr("2 of 3 parts are written; the state of worker 0"));
+  EXPECT_FALSE(GiveKept(1).complete.has_value());
+  const Effects all = GiveKept(0);
+  ASSERT_TRUE(all.complete.has_value());
+  ASSERT_EQ(all.complete->manifest.kept_size(), 1);
+  EXPECT_EQ(all.complete->manifest.kept(0).rank(), 0);
+}
+
+TEST_F(KeptTest, AProgramThatComesToItsLastStepLaterIsNotWaitedForEither) {
+  options_.sync.mutable_ssp()->set_staleness(5);
+  StartKeepers();
+  AskCheckpoint(7);
+  PromiseBoth(12, steps_total_);
+  GiveAllParts();
+  EXPECT_FALSE(GiveKept(0).complete.has_value());
+  const Effects all = HeartbeatTrained(1);
+  ASSERT_TRUE(all.complete.has_value());
+  ASSERT_EQ(all.complete->manifest.kept_size(), 1);
+  EXPECT_EQ(all.complete->manifest.kept(0).rank(), 0);
+}
+
+TEST_F(KeptTest, WhatAProgramHasGivenBeforeItsLastStepIsWaitedFor) {
+  options_.sync.mutable_ssp()->set_staleness(5);
+  StartKeepers();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  GiveKept(0);
+  EXPECT_FALSE(HeartbeatTrained(1).complete.has_value()) << "it is written";
+  const Effects all = GiveKept(1);
+  ASSERT_TRUE(all.complete.has_value());
+  EXPECT_EQ(all.complete->manifest.kept_size(), 2);
+}
+
+TEST_F(KeptTest, WhoIsBeyondItsOwnCutDoesNotPutOffTheGivingUp) {
+  options_.stall_timeout = absl::Seconds(20);
+  options_.save_timeout = absl::Seconds(10);
+  options_.sync.mutable_ssp()->set_staleness(5);
+  StartKeepers();
+  AskCheckpoint(7);
+  PromiseBoth(12, 17);
+  TellClock(1, 17);
+  GiveAllParts();
+  for (int i = 0; i < 31; ++i) {
+    TellClock(0, 13);
+    Pass(absl::Seconds(1), {});
+  }
+  EXPECT_EQ(SummaryNow().checkpoints_failed(), 1);
 }
 
 TEST_F(KeptTest, WhoIsGoneIsNotWaitedForAndWhoJoinsThenIsNotExpected) {
@@ -1135,10 +1196,8 @@ class SuspendTest : public CheckpointTest {
  protected:
   static std::function<void(wire::Call&)> Suspending(
       const std::string& reason) {
-    return [=](wire::Call& call) {
-      call.mutable_stop()->set_checkpoint(true);
-      call.mutable_stop()->set_reason(reason);
-    };
+    return
+        [=](wire::Call& call) { call.mutable_suspend()->set_reason(reason); };
   }
   Effects Suspend(const std::string& reason = "time is over") {
     return Ask(Suspending(reason));
@@ -1363,6 +1422,26 @@ TEST_F(SuspendTest, NearItsEndItFinishes) {
   EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::COMPLETED);
 }
 
+TEST_F(SuspendTest, ProgramsAtWorkAfterTheirLastStepAreNamed) {
+  options_.stall_timeout = absl::Seconds(20);
+  options_.save_timeout = absl::Seconds(10);
+  Restart();
+  StartJob();
+  HeartbeatTrained(0);
+  HeartbeatTrained(1);
+  Leave(0);
+  EXPECT_THAT(Suspend().log,
+              Contains(AllOf(HasSubstr("the programs of worker 1, which"),
+                             HasSubstr("or in 30 s"))));
+  Pass(absl::Seconds(29), {});
+  ExpectRuns();
+  Pass(absl::Seconds(2), {});
+  ExpectEnd(wire::JobEnd::STOPPED,
+            "time is over; without a checkpoint: none is taken after the last "
+            "step, and the job has not ended within 30 s, because the programs "
+            "of worker 1 were still at work after it; there is no earlier one");
+}
+
 TEST_F(SuspendTest, ACutThatTheEndOvertakesLetsItFinish) {
   StartJob();
   Suspend();
@@ -1462,8 +1541,7 @@ TEST_F(ResumeTest, AStopWithoutACheckpointNamesTheOneItWentOnFrom) {
   GoOn();
   JoinAllFromCheckpoint();
   Ask([](wire::Call& call) {
-    call.mutable_stop()->set_checkpoint(true);
-    call.mutable_stop()->set_reason("time is over");
+    call.mutable_suspend()->set_reason("time is over");
   });
   PromiseBoth(50, 50);
   Call(Server(0), servers_[0], ++call_id_, [](wire::Call& call) {
@@ -1699,5 +1777,4 @@ TEST_F(ResumeTest, TheConfigsStepsCountFromItsClock) {
   EXPECT_TRUE(Cutting());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_checkpoint_test

@@ -15,8 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_copies_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -696,5 +695,4 @@ TEST_P(CopiesProperty, AJobEndsOnlyWithoutACopyAndAllAreMadeAnew) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CopiesProperty, ::testing::Range(1, 201));
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_copies_test

@@ -10,8 +10,7 @@
 #include "tests/support/modes.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_delays_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -159,5 +158,29 @@ TEST_F(CoordinatorDelaysTest, WhoIsDoneMayGoAndNobodyComesInItsPlace) {
   EXPECT_THAT(reply.error(), HasSubstr("no worker joins it once it runs"));
 }
 
-}  // namespace
-}  // namespace slackline
+// The program may be at work after its last step.
+TEST_F(CoordinatorDelaysTest, WhoHasDoneItsLastStepMayGo) {
+  Give("uniform:2");
+  StartJob();
+  HeartbeatTrained(1);
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+}
+
+TEST_F(CoordinatorDelaysTest, WhoseLastGradientsMayBeLostEndsTheJob) {
+  Give("uniform:2");
+  StartJob();
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[1]);
+  run::WorkerStats& stats = *heartbeat.mutable_worker();
+  stats.set_clock(steps_total_);
+  stats.mutable_progress()->set_clock(steps_total_);
+  stats.mutable_progress()->set_activity(
+      run::WorkerProgress::WAITING_FOR_SERVER);
+  Send(Worker(1), message);
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::WORKER_LOST);
+}
+
+}  // namespace slackline::coordinator_core_delays_test

@@ -7,8 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_end_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -63,7 +62,11 @@ TEST_F(CoordinatorCoreTest, AStopInAnothersNameStopsNothing) {
       for (const bool checkpoint : {false, true}) {
         const auto answers =
             Answers(Call(from, as, ++call_id, [checkpoint](wire::Call& call) {
-              call.mutable_stop()->set_checkpoint(checkpoint);
+              if (checkpoint) {
+                call.mutable_suspend();
+              } else {
+                call.mutable_stop();
+              }
             }));
         ASSERT_EQ(answers.size(), 1u);
         EXPECT_THAT(answers[0], HasSubstr("FENCED"));
@@ -114,6 +117,18 @@ TEST_F(CoordinatorCoreTest, AJobThatEndsSoonAnywayIsNotEndedEarly) {
   EXPECT_EQ(reply.code(), wire::OK) << "nobody should stop it for that";
   EXPECT_THAT(reply.text(), HasSubstr("ends by itself at step "));
   EXPECT_FALSE(core_->view().has_change());
+}
+
+TEST_F(CoordinatorCoreTest, WhoseStepsAreDoneWaitsForItsPrograms) {
+  StartJob();
+  HeartbeatTrained(0);
+  HeartbeatTrained(1);
+  const CoordinatorCore::Effects effects =
+      Call(kUser, 0, 1, [](wire::Call& call) { call.mutable_finish(); });
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const wire::CallReply& reply = effects.sends[0].message.header.call_reply();
+  EXPECT_EQ(reply.code(), wire::OK);
+  EXPECT_THAT(reply.text(), HasSubstr("has done all its steps, 7, and ends"));
 }
 
 TEST_F(CoordinatorCoreTest, AJobThatDoesNotRunIsNotEndedEarly) {
@@ -399,6 +414,25 @@ TEST_F(StopRuleTest, NoRuleHoldsOnceAllStepsAreDone) {
   EXPECT_EQ(core_->Summary().stopped(), "");
 }
 
+// Programs may do something else after their last step.
+TEST_F(StopRuleTest, NeitherRulesNorTheTimeCountOnceAllStepsAreDone) {
+  config::Stop stop;
+  stop.set_wall_seconds(20);
+  StartWith(stop);
+  Pass(absl::Seconds(10), {});
+  HeartbeatTrained(0);
+  now_ += absl::Seconds(2);
+  HeartbeatTrained(1);
+  Pass(absl::Seconds(30), {});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  Leave(0);
+  Leave(1);
+  Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_EQ(core_->Summary().stopped(), "");
+  EXPECT_NEAR(core_->Summary().wall_seconds(), 12, 0.5);
+}
+
 // ---- All know the end -------------------------------------------------------
 
 TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEnd) {
@@ -476,5 +510,4 @@ TEST_F(CoordinatorCoreTest,
   EXPECT_EQ(now, now_ + absl::Milliseconds(5001)) << "they had their time";
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_end_test

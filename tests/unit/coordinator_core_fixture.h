@@ -16,21 +16,23 @@
 
 namespace slackline {
 
-inline PeerId Worker(int rank, uint64_t token = 0) {
-  return {.kind = PeerId::Kind::kWorker,
-          .index = rank,
-          .instance = token == 0 ? 100 + rank : token};
-}
-inline PeerId Server(int index) {
-  return {
-      .kind = PeerId::Kind::kServer, .index = index, .instance = 200u + index};
-}
-inline const PeerId kObserver{.kind = PeerId::Kind::kObserver, .instance = 9};
-inline const PeerId kUser{
-    .kind = PeerId::Kind::kObserver, .index = 0, .instance = 5};
-
 class CoordinatorCoreTest : public ::testing::Test {
  protected:
+  static PeerId Worker(int rank, uint64_t token = 0) {
+    return {.kind = PeerId::Kind::kWorker,
+            .index = rank,
+            .instance = token == 0 ? 100 + rank : token};
+  }
+  static PeerId Server(int index) {
+    return {.kind = PeerId::Kind::kServer,
+            .index = index,
+            .instance = 200u + index};
+  }
+  static inline const PeerId kObserver{.kind = PeerId::Kind::kObserver,
+                                       .instance = 9};
+  static inline const PeerId kUser{
+      .kind = PeerId::Kind::kObserver, .index = 0, .instance = 5};
+
   CoordinatorCoreTest() {
     options_.job = "job";
     options_.config_hash = "hash";
@@ -74,6 +76,18 @@ class CoordinatorCoreTest : public ::testing::Test {
     message.header.set_view_number(view_number);
     message.header.mutable_heartbeat()->set_incarnation(incarnation);
     return Send(from, message);
+  }
+
+  // Of a worker that has done its last step, and whose program works on.
+  CoordinatorCore::Effects HeartbeatTrained(int rank) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_.at(rank));
+    run::WorkerStats& stats = *heartbeat.mutable_worker();
+    stats.set_clock(steps_total_);
+    stats.mutable_progress()->set_clock(steps_total_);
+    stats.mutable_progress()->set_activity(run::WorkerProgress::WORKING);
+    return Send(Worker(rank), message);
   }
 
   // Lets time pass in which all are heard but `silent`.

@@ -15,8 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_membership_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -1100,5 +1099,4 @@ TEST_F(StallTest, AServerThatAnswersNobodyEndsTheJob) {
                         "answered workers 0, 1 for 6"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_membership_test

@@ -13,8 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_messages_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -127,8 +126,25 @@ TEST_F(WrongWordsTest, NumbersThatCannotBeAreNotKept) {
       stats.set_clock(5);
       stats.set_compute_seconds(bad);
     });
+    WorkerSays([&](run::WorkerStats& stats) {
+      stats.set_clock(5);
+      stats.add_answers()->set_seconds(bad);
+    });
     EXPECT_EQ(core_->Status(now_).worker(1).clock(), 0);
   }
+  WorkerSays([](run::WorkerStats& stats) {
+    stats.set_clock(5);
+    stats.add_answers()->set_messages(std::numeric_limits<uint64_t>::max());
+  });
+  WorkerSays([](run::WorkerStats& stats) {
+    stats.set_clock(5);
+    for (int i = 0; i < 5000; ++i) stats.add_answers();
+  });
+  EXPECT_EQ(core_->Status(now_).worker(1).clock(), 0)
+      << "there are fewer servers";
+  WorkerSays([](run::WorkerStats& stats) { stats.add_answers(); });
+  EXPECT_EQ(core_->Status(now_).worker(1).answers_size(), 0)
+      << "nobody asks for them";
   ServerSays([](run::ServerStats& stats) {
     for (int i = 0; i < 2; ++i) stats.add_thread();
   });
@@ -577,5 +593,4 @@ TEST_F(CoordinatorCoreTest, TheStoreRefusesMoreThanItsBound) {
   EXPECT_THAT(reply.error(), HasSubstr("11 more exceed its bound of 10"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_messages_test

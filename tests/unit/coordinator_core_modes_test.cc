@@ -15,8 +15,7 @@
 #include "tests/support/modes.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_modes_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -648,5 +647,4 @@ TEST_F(ModeTest, TheDeathOfTheServerThatAShardWasToMoveToLetsTheChangeBegin) {
   EXPECT_TRUE(ViewNow().has_change());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_modes_test

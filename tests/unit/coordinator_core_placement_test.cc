@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_placement_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -616,5 +615,4 @@ TEST_F(AutoPlacementTest, PlansNothingWhileTheModeChanges) {
   EXPECT_EQ(ViewNow().move_size(), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_placement_test

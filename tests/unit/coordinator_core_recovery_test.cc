@@ -18,8 +18,7 @@
 #include "tests/support/modes.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::coordinator_core_recovery_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -391,7 +390,8 @@ TEST_F(RecoveryTest, WhoHasToFindItHasALongerLease) {
   EXPECT_EQ(core_->state(), wire::FAILED) << "nobody was heard since then";
 }
 
-// Else they would look for it in vain until they give up, in a job that is well.
+// Else they would look for it in vain until they give up, in a job that is
+// well.
 TEST_F(RecoveryTest, WhoHasToFindItHearsThatTheJobHasEnded) {
   Begin();
   options_.found_within = absl::Seconds(2);
@@ -564,5 +564,4 @@ TEST_F(RecoveryTest, NoStateAbortsTheProcess) {
   EXPECT_GT(taken, 1000);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::coordinator_core_recovery_test

@@ -10,8 +10,7 @@
 #include "tests/unit/temp_folder.h"
 #include "worker/data/load_data.h"
 
-namespace slackline {
-namespace {
+namespace slackline::csv_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -188,5 +187,4 @@ TEST_F(CsvFiles, OtherHeaderOrMissingFileIsRefused) {
                     HasSubstr("--data-dir")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::csv_test

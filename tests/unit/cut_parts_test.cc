@@ -20,8 +20,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::cut_parts_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -101,5 +100,4 @@ TEST(CutPartsTest, ShardsWithoutAStateAreToldWithTheirReason) {
   EXPECT_EQ(told.error(), "shard w has moved");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::cut_parts_test

@@ -13,8 +13,7 @@
 #include "common/io/sha256.h"
 #include "tools/cli/data/data_location.h"
 
-namespace slackline {
-namespace {
+namespace slackline::data_fetch_test {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
@@ -321,5 +320,4 @@ TEST_F(DataLocationTest, MissingLibsvmFilesAreNamedWithTheirSource) {
   EXPECT_EQ(*Locate(data), options_.cache_dir);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::data_fetch_test

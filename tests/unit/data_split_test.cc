@@ -12,8 +12,7 @@
 #include "tests/unit/dataset_rows.h"
 #include "worker/data/load_data.h"
 
-namespace slackline {
-namespace {
+namespace slackline::data_split_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -271,5 +270,4 @@ TEST(LoadData, SameConfigGivesTheSameHash) {
   EXPECT_NE(hash(), first);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::data_split_test

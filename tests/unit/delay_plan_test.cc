@@ -12,8 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::delay_plan_test {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -172,5 +171,4 @@ TEST(DelaySource, WhatIsNoDelaysIsRefusedWithTheForms) {
             absl::StatusCode::kNotFound);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::delay_plan_test

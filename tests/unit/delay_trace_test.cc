@@ -10,8 +10,7 @@
 
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::delay_trace_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -259,5 +258,4 @@ TEST(RecordedTrace, WhatIsNoFileIsNotWaitedFor) {
               HasSubstr(path + " is no regular file"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::delay_trace_test

@@ -11,8 +11,7 @@
 #include "gtest/gtest.h"
 #include "tools/cli/doctor/diagnosis.h"
 
-namespace slackline {
-namespace {
+namespace slackline::doctor_diagnosis_test {
 
 using ::testing::AllOf;
 using ::testing::Each;
@@ -112,6 +111,7 @@ class Cluster {
       name.set_name(Name(other));
       name.set_address(absl::StrCat("10.0.0.", other));
       name.set_interface("eth0");
+      name.set_source(absl::StrCat("10.0.0.", number));
       name.set_mtu(1500);
       name.set_own(other == number);
     }
@@ -213,6 +213,17 @@ std::vector<Case> Cases() {
   return {
       {"Agent", [](Cluster& c) { c.host(3).set_unreached("nobody answers"); },
        "error: n3: start: nobody answers"},
+      {"WrongInterface",
+       [](Cluster& c) {
+         c.name(2, 2).set_address("10.9.0.2");
+         c.name(2, 2).set_interface("eth1");
+         c.Cut(1, 2);
+         c.Cut(3, 2);
+       },
+       "error: n2: names: n2 is 10.9.0.2 there, of eth1, which no other host "
+       "reaches (others have to reach it, as at 10.0.0.2 of eth0); on n2: sudo "
+       "sed -i 's/^10.9.0.2\\(.*n2\\)/10.0.0.2\\1/' /etc/hosts, or 10.0.0.2 in "
+       "place of n2 in the config or --hosts"},
       {"Version",
        [](Cluster& c) { c.at(2).set_version("slackline 0.0.9 (a)"); },
        "error: n2: version: slackline is 0.0.9 (slackline here is 0.1.0); "
@@ -688,5 +699,4 @@ TEST(DoctorDiagnosis, RefusesAnswersThatNoAgentSends) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckReply(number)));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::doctor_diagnosis_test

@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::doors_test {
 
 using ::testing::HasSubstr;
 
@@ -99,5 +98,4 @@ TEST(DoorsTest, AStrangerGetsNoAnswer) {
   close(stranger);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::doors_test

@@ -11,8 +11,7 @@
 #include "common/rng.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::dssp_controller_test {
 
 constexpr Rank kLead{0}, kSlow{1}, kThird{2};
 
@@ -225,5 +224,4 @@ TEST(DsspStepsTest, ManyDecisionsWithTheLargestBoundTakeNoTime) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::dssp_controller_test

@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::engine_index_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -88,5 +87,4 @@ TEST(EngineIndexTest, AGroupBehindOthersBeginsAtItsOwnNumber) {
   EXPECT_THAT(beyond.status().message(), HasSubstr("too large"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::engine_index_test

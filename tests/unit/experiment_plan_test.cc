@@ -20,8 +20,7 @@
 #include "tools/experiment/replay_spec.h"
 #include "tools/experiment/variant_names.h"
 
-namespace slackline {
-namespace {
+namespace slackline::experiment_plan_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -64,6 +63,31 @@ TEST_F(ExperimentTest, VariantsMeetEveryCombinationOfTheAxes) {
   EXPECT_EQ(last.config.worker(1).count(), 4);  // Of the last group.
   EXPECT_EQ(last.config.train().epochs(), 1);
   EXPECT_THAT(last.sets, ElementsAre("train.epochs=1", "worker[1].count=4"));
+}
+
+TEST_F(ExperimentTest, TheTrackersOfTheBaseAreThoseOfTheWhole) {
+  folder_.Write("base.textproto",
+                absl::StrCat(kBase, "track { tensorboard {} project: 'p' }\n"));
+  const ExperimentPlan plan =
+      ExpandOrDie(Header() + "variant { mode: \"asp\" } variant {}");
+  EXPECT_TRUE(plan.track.has_tensorboard());
+  EXPECT_EQ(plan.track.project(), "p");
+  ASSERT_FALSE(plan.runs.empty());
+  const std::string key = plan.runs[0].key;
+  for (const PlannedRun& run : plan.runs) EXPECT_FALSE(run.config.has_track());
+  EXPECT_FALSE(plan.variants[0].config.has_track());
+  // Finished runs are kept when others are told of them.
+  folder_.Write("base.textproto", kBase);
+  const ExperimentPlan without =
+      ExpandOrDie(Header() + "variant { mode: \"asp\" } variant {}");
+  EXPECT_EQ(without.runs[0].key, key);
+  EXPECT_FALSE(without.track.has_tensorboard());
+}
+
+TEST_F(ExperimentTest, TrackersOfOneVariantAloneAreRefused) {
+  EXPECT_THAT(Errors(Header() + "variant { mode: \"asp\" } variant { set: "
+                                "\"track.tensorboard={}\" name: \"b\" }"),
+              ElementsAre(HasSubstr("variant 'b': track: it is another one")));
 }
 
 TEST_F(ExperimentTest, InfiniteStalenessIsAsp) {
@@ -470,5 +494,4 @@ TEST(ExampleExperimentsTest, AllCanBeRun) {
   EXPECT_GE(experiments, 11);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::experiment_plan_test

@@ -17,8 +17,7 @@
 #include "tests/unit/temp_folder.h"
 #include "tools/cli/run/failure.h"
 
-namespace slackline {
-namespace {
+namespace slackline::failure_page_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -70,6 +69,35 @@ run::Summary WithTraceback(run::Summary summary) {
   return summary;
 }
 
+// More of them than the page has, with more lines.
+run::Summary WithStacks(run::Summary summary) {
+  for (int rank = 0; rank < 3; ++rank) {
+    run::StoodStill& worker = *summary.add_stood_still();
+    worker.set_rank(rank);
+    worker.set_seconds(14);
+    if (rank > 0) worker.set_where("train.py line 41, in load");
+    worker.set_text("main thread:\n");
+    for (int i = 0; i < 100; ++i)
+      absl::StrAppend(worker.mutable_text(), "  frame ", i, "\n");
+  }
+  return summary;
+}
+
+TEST(FailurePageTest, HasTheStacksOfTheLastWhoStoodStill) {
+  const std::string page = FailurePage(
+      {.folder = "runs/a",
+       .summary = WithStacks(Failed(wire::JobEnd::STOPPED, "by the user"))});
+  EXPECT_THAT(
+      page,
+      AllOf(Not(HasSubstr("worker 0 stood still")),
+            HasSubstr("\nWhere worker 1 stood still, 14 s after the job began "
+                      "to run: in train.py line 41, in load\n"
+                      "  | main thread:\n  |   frame 0\n"),
+            HasSubstr("Where worker 2 stood still"),
+            HasSubstr("  |   frame 58\n  | ... (summary.json has more)\n"),
+            Not(HasSubstr("frame 59\n"))));
+}
+
 struct Case {
   const char* name;
   run::Summary summary;
@@ -91,13 +119,30 @@ std::vector<Case> Cases() {
        WithTraceback(Failed(
            End::STOPPED, "worker 1 has failed: ValueError: odd", {"worker 1"})),
        {Process("worker 1", {.code = 1}, {"ValueError: odd"})},
-       {"the program of worker 1 has failed where the traceback below says",
+       {"the program of worker 1 has failed where its traceback says",
         "Where worker 1 failed:", "  | ValueError: odd"}},
       {"traceback in a log alone",
        Failed(End::STOPPED, "worker 0 (pid 1) exited with code 1"),
        {Process("worker 0", {.code = 1},
                 {"Traceback (most recent call last):", "ImportError: torch"})},
-       {"has failed where the traceback below says", "| ImportError: torch"}},
+       {"the program of worker 0 has failed where its traceback says",
+        "| ImportError: torch"}},
+      {"Python without the package",
+       Failed(End::STOPPED, "worker 0 (pid 1) exited with code 1"),
+       {Process("worker 0", {.code = 1},
+                {"Traceback (most recent call last):",
+                 "ModuleNotFoundError: No module named 'slackline'"})},
+       {"the Python of the workers has no slackline: install its wheel",
+        "--set launch.environment=PYTHONPATH=DIR"}},
+      {"script that is not there",
+       Failed(End::STOPPED, "worker 0 (pid 1) exited with code 2"),
+       {Process("worker 0", {.code = 2}, {"python3: can't open file 'x.py'"})},
+       {"mend what the sentence above and the end of the log of worker 0 name",
+        "| python3: can't open file"}},
+      {"nothing was started",
+       Failed(End::NOT_FORMED, "host n1: folder /r cannot be made"),
+       {},
+       {"What to do: mend what the sentence above names\n"}},
       {"data missing",
        Failed(End::NOT_FORMED,
               "worker 0 did not join within 8000 ms; worker 0 (pid 5) cannot "
@@ -125,7 +170,7 @@ std::vector<Case> Cases() {
               {"worker 1"}),
        {Process("worker 1", {.code = 1},
                 {"[error] train.seed: its value is 2"})},
-       {"mend what the sentence above and the end of the log below name",
+       {"mend what the sentence above and the end of the log of worker 1 name",
         "| [error] train.seed: its value is 2"}},
       {"disk full",
        Failed(End::STOPPED, "server 0 cannot go on", {"server 0"}),
@@ -153,7 +198,7 @@ std::vector<Case> Cases() {
        Failed(End::STOPPED, "maintenance"),
        {},
        {"maintenance", "somebody has stopped the job",
-        "no process is known to be at fault"}},
+        "no process is known to be at fault", "on its standard error"}},
   };
 }
 
@@ -182,9 +227,21 @@ TEST(FailurePageTest, TheCommandIsTheOneThatIsGiven) {
       .folder = "runs/a",
       .summary = Failed(wire::JobEnd::SERVER_LOST, "gone"),
       .command = "slackline run x --resume y"};
+  // Who gives it has put the logs into the folder, too.
   EXPECT_THAT(FailurePage(facts),
-              HasSubstr("Then:       slackline run x --resume y\n"));
+              AllOf(HasSubstr("Then:       slackline run x --resume y\n"),
+                    Not(HasSubstr("on its standard error"))));
   EXPECT_THAT(FailureInShort(facts), HasSubstr("then: slackline run x"));
+}
+
+TEST(FailurePageTest, WhoeverKnowsBetterSaysWhatToDo) {
+  const FailureFacts facts = {
+      .folder = "runs/a",
+      .summary = Failed(wire::JobEnd::SERVER_LOST, "the cluster is gone"),
+      .processes = {Process("server 0", {.signal = SIGKILL}, {})},
+      .what_to_do = "begin the cluster again"};
+  EXPECT_THAT(FailurePage(facts),
+              HasSubstr("What to do: begin the cluster again\n"));
 }
 
 TEST(FailurePageTest, StaysAPageHoweverMuchWasSaid) {
@@ -277,5 +334,4 @@ TEST(FailurePageTest, WhoHasOnlyFollowedIsNotAtFault) {
       ElementsAre());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::failure_page_test

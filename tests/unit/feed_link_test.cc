@@ -13,8 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/unread_bytes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::feed_link_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -253,5 +252,4 @@ TEST(FeedLinkHistories, UnreadBytesStayBelowTheBoundAndEverybodyHasTurns) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::feed_link_test

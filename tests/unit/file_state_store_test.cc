@@ -25,8 +25,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::file_state_store_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -394,5 +393,4 @@ TEST_F(FileStateStoreTest, NothingIsWrittenThatWouldNotBeRead) {
               HasSubstr(absl::StrCat("has ", kStateBytesMax + 1, " bytes")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::file_state_store_test

@@ -17,8 +17,7 @@
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 
-namespace slackline::optim {
-namespace {
+namespace slackline::optim::finite_test {
 
 using Limits = std::numeric_limits<float>;
 
@@ -102,5 +101,4 @@ TEST_P(FiniteTest, ASumOfSquaresHasTheSameBitsEverywhere) {
   }
 }
 
-}  // namespace
-}  // namespace slackline::optim
+}  // namespace slackline::optim::finite_test

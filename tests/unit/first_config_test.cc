@@ -7,8 +7,7 @@
 
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::first_config_test {
 
 using ::testing::HasSubstr;
 
@@ -82,5 +81,4 @@ TEST(FirstConfigTest, WhatDoesNotFitIsNamed) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::first_config_test

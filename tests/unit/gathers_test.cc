@@ -19,8 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gathers_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -96,10 +95,9 @@ class GathersTest : public testing::Test {
   std::vector<std::string> Pass(int32_t rank, uint64_t place) {
     wire::Call call;
     call.set_call_id(++last_call_);
-    call.mutable_gather()->set_place(place);
-    call.mutable_gather()->set_passes(true);
+    call.mutable_goes_on()->set_place(place);
     CoordinatorEffects effects;
-    gathers_->Enter(members_[rank], call, Payload(), &effects);
+    gathers_->OnGoesOn(members_[rank], call, &effects);
     gathers_->Complete(&effects);
     return Answers(effects);
   }
@@ -311,8 +309,7 @@ TEST_P(GathersRun, AllWhoGetAnAnswerGetTheSame) {
       if (program.says_place) {
         program.says_place = false;
         call.set_call_id(++last_call_);
-        call.mutable_gather()->set_passes(true);
-        call.mutable_gather()->set_place(program.place - 1);
+        call.mutable_goes_on()->set_place(program.place - 1);
       } else {
         if (program.call == 0) program.call = ++last_call_;
         call.set_call_id(program.call);
@@ -321,8 +318,13 @@ TEST_P(GathersRun, AllWhoGetAnAnswerGetTheSame) {
       const int times =
           faults && rng.Chance(0.3) ? static_cast<int>(rng.Between(0, 2)) : 1;
       for (int i = 0; i < times; ++i) {
-        gathers_->Enter(members_[rank], call,
-                        Text(absl::StrCat(rank, "@", program.place)), &effects);
+        if (call.has_goes_on()) {
+          gathers_->OnGoesOn(members_[rank], call, &effects);
+        } else {
+          gathers_->Enter(members_[rank], call,
+                          Text(absl::StrCat(rank, "@", program.place)),
+                          &effects);
+        }
         gathers_->Complete(&effects);
       }
     }
@@ -361,5 +363,4 @@ TEST_P(GathersRun, AllWhoGetAnAnswerGetTheSame) {
 INSTANTIATE_TEST_SUITE_P(Seeds, GathersRun,
                          testing::Range(uint64_t{1}, uint64_t{201}));
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::gathers_test

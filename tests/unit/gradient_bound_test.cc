@@ -8,8 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gradient_bound_test {
 
 config::GradientBound Bound(double rms, double times, int warm_up) {
   config::GradientBound bound;
@@ -129,5 +128,4 @@ TEST(GradientBoundTest, ThePolicySaysWhetherItStopsTheJob) {
   EXPECT_FALSE(GradientBound(config).stops());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::gradient_bound_test

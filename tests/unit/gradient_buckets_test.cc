@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gradient_buckets_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -261,5 +260,4 @@ TEST(GradientBuckets, AgreesWithANaiveTwinInAnyOrderOfCompletion) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::gradient_buckets_test

@@ -16,8 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gradient_code_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -250,7 +249,6 @@ TEST(GradientCode, PlacesOutsideABlockOrTwiceAreRefused) {
   EXPECT_FALSE(decodes(0, 7, 5));  // The last block is shorter.
 }
 
-}  // namespace
 TEST(RoundParameters, IsTheNearestAndNeverInfiniteUnlessItWas) {
   PayloadMemory memory;
   const float infinity = std::numeric_limits<float>::infinity();
@@ -292,4 +290,4 @@ TEST(RoundParameters, IsTheNearestAndNeverInfiniteUnlessItWas) {
   EXPECT_TRUE(std::isnan(back));
 }
 
-}  // namespace slackline
+}  // namespace slackline::gradient_code_test

@@ -15,8 +15,7 @@
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gradient_compressor_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -269,5 +268,4 @@ TEST(GradientCompressor, WhatCannotBeIsRefusedByName) {
               HasSubstr("sync.compression[0].min_elements: value is -1"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::gradient_compressor_test

@@ -4,8 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::gradient_counts_test {
 
 TEST(GradientCountsTest, EveryEndOfAGradientCounts) {
   run::ServerStats stats;
@@ -29,5 +28,4 @@ TEST(GradientCountsTest, EveryEndOfAGradientCounts) {
   EXPECT_EQ(UnaccountedGradients(stats), -8);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::gradient_counts_test

@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::group_store_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -119,5 +118,4 @@ TEST_F(GroupStoreTest, BoundsAreKept) {
               ElementsAre(HasSubstr("has 257 bytes; at most 256")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::group_store_test

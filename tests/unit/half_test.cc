@@ -13,8 +13,7 @@
 #include "common/rng.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::half_test {
 
 struct Format {
   HalfType type;
@@ -209,5 +208,4 @@ TEST(HalfTest, OfManyValuesTheFiniteStayFinite) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::half_test

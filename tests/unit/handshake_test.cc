@@ -12,8 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::handshake_test {
 
 using State = Handshake::State;
 
@@ -278,5 +277,4 @@ TEST(Handshake, NothingOfWhatFollowsIsHeard) {
   EXPECT_EQ(accepting.state(), State::kDone);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::handshake_test

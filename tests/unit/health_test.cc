@@ -9,8 +9,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::health_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -147,5 +146,4 @@ TEST(HealthTest, TheConfigRefusesWhatCannotBe) {
               HasSubstr("health.host"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::health_test

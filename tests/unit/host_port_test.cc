@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::host_port_test {
 
 using ::testing::Pair;
 
@@ -33,5 +32,4 @@ TEST(HostPortTest, AnAddressHasOneSpelling) {
   EXPECT_EQ(CanonicalHost("Node7"), "node7");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::host_port_test

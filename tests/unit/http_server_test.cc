@@ -16,8 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::http_server_test {
 
 using ::testing::AllOf;
 using ::testing::EndsWith;
@@ -218,5 +217,4 @@ TEST(HttpServerTest, AChildLetsGoOfThePort) {
   waitpid(child, nullptr, 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::http_server_test

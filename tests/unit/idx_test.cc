@@ -14,8 +14,7 @@
 #include "worker/data/load_data.h"
 #include "worker/data/stand_in.h"
 
-namespace slackline {
-namespace {
+namespace slackline::idx_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -484,5 +483,4 @@ TEST_F(StandIn, ClassesCanBeToldApart) {
   EXPECT_GT(correct, 250) << "of 500";
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::idx_test

@@ -8,8 +8,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::job_needs_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -108,5 +107,4 @@ TEST(JobNeeds, EachHostHasItsMembers) {
   EXPECT_FALSE(job.host(2).data()) << "they are generated";
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::job_needs_test

@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::join_request_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -40,5 +39,4 @@ TEST(JoinRequestTest, AConfigThatIsTooLongIsLeftOut) {
       JoinRequestOf(wire::JoinRequest::WORKER, 0, "here", config).config(), "");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::join_request_test

@@ -25,8 +25,7 @@
 #include "common/mutex.h"
 #include "tests/support/must.h"
 
-namespace slackline {
-namespace {
+namespace slackline::keys_test {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
@@ -440,13 +439,17 @@ TEST(AuthorityTest, IsATable) {
       call.GetReflection()->MutableMessage(&call, kinds->field(i));
       if (call.has_cannot_join())
         call.mutable_cannot_join()->set_role(wire::JoinRequest::WORKER);
-      if (!member || call.has_stop()) {
+      if (!member || call.has_stop() || call.has_suspend()) {
         line(absl::StrCat(member ? "a member's call " : "call ",
                           kinds->field(i)->name()),
              header);
       }
     }
   }
+  // It costs all members something.
+  wire::Header timeline;
+  timeline.mutable_call()->mutable_inspect()->mutable_timeline();
+  line("call inspect for a timeline", timeline);
   EXPECT_EQ(table,
             "push_request: worker\n"
             "push_reply:\n"
@@ -490,8 +493,14 @@ TEST(AuthorityTest, IsATable) {
             "call checkpoint: server operator\n"
             "call cut_part: server worker\n"
             "call cannot_join: server worker\n"
-            "a member's call stop: server worker operator\n");
+            "call inspect: server operator reader\n"
+            "call inspected: server worker\n"
+            "call suspend: server operator\n"
+            "call goes_on: server worker\n"
+            "call has_examples: server worker\n"
+            "a member's call stop: server worker operator\n"
+            "a member's call suspend: server worker operator\n"
+            "call inspect for a timeline: server operator\n");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::keys_test

@@ -7,8 +7,7 @@
 #include "gtest/gtest.h"
 #include "tools/cli/launch/yaml_text.h"
 
-namespace slackline {
-namespace {
+namespace slackline::kubernetes_manifest_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -101,5 +100,4 @@ TEST(KubernetesManifestTest, GivenHealthAndTimesStay) {
   EXPECT_EQ(KubernetesFields(given, "n").size(), 4);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::kubernetes_manifest_test

@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::lane_plan_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -101,5 +100,4 @@ TEST(LanePlan, TheFirstEntryThatFitsCounts) {
               Each(std::optional<Lane>(Lane::kRanks)));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::lane_plan_test

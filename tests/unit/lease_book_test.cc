@@ -13,8 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::lease_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -48,7 +47,8 @@ class LeaseBookTest : public ::testing::Test {
           : answer.leased.has_examples()
               ? absl::StrCat("epoch ", examples.epoch(), " [", examples.begin(),
                              ", ", examples.end(), ")")
-          : !answer.leased.has_skip_to() ? "none now"
+          : !answer.leased.has_skip_to()
+              ? "none now"
               : absl::StrCat("skip to ", answer.leased.skip_to())));
     }
     answers_.clear();
@@ -157,12 +157,9 @@ TEST_F(LeaseBookTest, WhoFindsNothingAndIsBehindLeavesStepsOut) {
 TEST_F(LeaseBookTest, AStepAtALaterClockThanWasAskedForHoldsNobodyUp) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 8}), IsEmpty());
-  wire::Lease busy;
-  busy.set_clock(8);
-  busy.set_busy(true);
-  book_.Ask(Of(0, 7), busy, &answers_);
+  book_.OnHasExamples(Of(0, 7), 8, &answers_);
   EXPECT_THAT(Take(), ElementsAre("0.7 none now", "1.1 skip to 9"));
-  book_.Ask(Of(0, 7), busy, &answers_);
+  book_.OnHasExamples(Of(0, 7), 8, &answers_);
   EXPECT_THAT(Take(), ElementsAre("0.7 none now"));
 }
 
@@ -180,8 +177,9 @@ TEST_F(LeaseBookTest, ByAllReduceTheLastRangesAreDoneWhenAllHaveThem) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 5, .reduced = true}),
               ElementsAre("1.1 skip to 6"));
-  EXPECT_THAT(Ask(0, 7, {.clock = 6, .received = 6, .done = 5, .reduced = true}),
-              IsEmpty());
+  EXPECT_THAT(
+      Ask(0, 7, {.clock = 6, .received = 6, .done = 5, .reduced = true}),
+      IsEmpty());
   EXPECT_EQ(book_.EndOf({10, 11}), std::nullopt) << "1 may have failed there";
   EXPECT_THAT(Ask(1, 2, {.clock = 6, .reduced = true}), IsEmpty());
   EXPECT_EQ(book_.EndOf({10, 11}), 6);
@@ -206,9 +204,9 @@ TEST_F(LeaseBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {
   const int64_t max = LeaseBook::kOpenMax;
   EXPECT_THAT(Ask(0, 100, {.clock = max, .received = max}),
               ElementsAre("0.100 none now"));
-  EXPECT_THAT(Ask(0, 101, {.clock = max, .received = max, .done = 1}),
-              ElementsAre(absl::StrCat("0.101 epoch 0 [", max, ", ", max + 1,
-                                       ")")));
+  EXPECT_THAT(
+      Ask(0, 101, {.clock = max, .received = max, .done = 1}),
+      ElementsAre(absl::StrCat("0.101 epoch 0 [", max, ", ", max + 1, ")")));
 }
 
 TEST_F(LeaseBookTest, NumbersThatCannotBeAreRefusedAndChangeNothing) {
@@ -278,9 +276,9 @@ TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
         lease.set_clock(life.clock);
         lease.set_received(life.received);
         lease.set_done(life.done);
-        book.Ask({.peer = {}, .call_id = ++life.call,
-                  .incarnation = worker->first},
-                 lease, &answers);
+        book.Ask(
+            {.peer = {}, .call_id = ++life.call, .incarnation = worker->first},
+            lease, &answers);
       }
       for (const LeaseBook::Answer& answer : answers) {
         if (rng.Chance(0.1)) continue;  // Is lost.
@@ -315,5 +313,4 @@ TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::lease_book_test

@@ -12,8 +12,7 @@
 #include "tests/unit/temp_folder.h"
 #include "worker/data/load_data.h"
 
-namespace slackline {
-namespace {
+namespace slackline::libsvm_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -193,5 +192,4 @@ TEST(Libsvm, LoadDataNeedsAFeatureCountAndASource) {
               HasSubstr("data.libsvm.features: is missing"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::libsvm_test

@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::line_reader_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -68,5 +67,4 @@ TEST(LineReader, LineWithoutAnEndIsRefusedBeforeItFillsTheMemory) {
               HasSubstr("text.gz:2: has more than 67108864 bytes in one line"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::line_reader_test

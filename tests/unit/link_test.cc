@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::link_test {
 
 using ::testing::ElementsAre;
 using ::testing::Pair;
@@ -126,5 +125,4 @@ TEST(LinkModelTest, ARingHasTwoTransfersPerOtherRank) {
   EXPECT_EQ(RingTime(LinkWith(2, 8), 4000, 1), absl::ZeroDuration());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::link_test

@@ -7,8 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::load_meter_test {
 
 constexpr ShardId kFirst{0};
 constexpr ShardId kSecond{1};
@@ -198,5 +197,4 @@ TEST_F(LoadMeterTest, WorkForOthersIsNoShards) {
   EXPECT_EQ(Report().shard_size(), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::load_meter_test

@@ -9,8 +9,7 @@
 #include "tests/support/modes.h"
 #include "tools/cli/job/status_table.h"
 
-namespace slackline {
-namespace {
+namespace slackline::load_tables_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -214,5 +213,4 @@ TEST(StatusLoadTest, MovesAndShardsShowOnlyWhenThereAreAnyOrTheyAreAskedFor) {
   EXPECT_THAT(table, HasSubstr("weight[500, 700)"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::load_tables_test

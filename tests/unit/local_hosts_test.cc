@@ -12,8 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/zmq/zmq_transport.h"
 
-namespace slackline {
-namespace {
+namespace slackline::local_hosts_test {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -110,5 +109,4 @@ TEST(CheckPortFreeTest, ATakenPortIsNamed) {
               HasSubstr(absl::StrCat("127.0.0.1:", port)));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::local_hosts_test

@@ -21,8 +21,7 @@
 #include "server/shard/shard_codec.h"
 #include "tests/support/floats.h"
 
-namespace slackline {
-namespace {
+namespace slackline::log_feed_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -985,5 +984,4 @@ INSTANTIATE_TEST_SUITE_P(BothKinds, HandOverHistories, ::testing::Bool(),
                            return info.param ? "Bsp" : "Async";
                          });
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::log_feed_test

@@ -11,8 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::member_core_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -796,5 +795,4 @@ TEST_F(MemberCoreTest, ACallThatNobodyWaitsForIsNotRepeated) {
   member_->Cancel(id);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::member_core_test

@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::message_size_test {
 
 constexpr size_t kKib = 1024;
 
@@ -44,5 +43,4 @@ TEST(MessageSizeTest, WhatIsSmallSaysNothingOfTheLink) {
   EXPECT_GT(size.bytes(), 1000 * kKib);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::message_size_test

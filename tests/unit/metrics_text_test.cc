@@ -14,8 +14,7 @@
 #include "common/metrics/metric_table.h"
 #include "common/metrics/server_stats.h"
 
-namespace slackline {
-namespace {
+namespace slackline::metrics_text_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -61,15 +60,15 @@ TEST(MetricTableTest, LeavesOutWhatIsNoFigure) {
     }
     return names;
   };
+  EXPECT_EQ(left_out(ServerMetrics(), run::ServerStats()),
+            (std::set<std::string>{"index", "incarnation", "pid", "alive",
+                                   "heard_ms_ago", "thread", "hand_over",
+                                   "follower", "nonfinite", "reached_clock",
+                                   "seen_view", "refused", "oversized"}));
   EXPECT_EQ(
-      left_out(ServerMetrics(), run::ServerStats()),
-      (std::set<std::string>{"index", "incarnation", "pid", "alive",
-                             "heard_ms_ago", "thread", "hand_over", "follower",
-                             "nonfinite", "reached_clock", "seen_view", "refused", "oversized"}));
-  EXPECT_EQ(left_out(WorkerMetrics(), run::WorkerStats()),
-            (std::set<std::string>{"rank", "incarnation", "pid", "alive",
-                                   "done", "heard_ms_ago", "progress",
-                                   "recent"}));
+      left_out(WorkerMetrics(), run::WorkerStats()),
+      (std::set<std::string>{"rank", "incarnation", "pid", "alive", "done",
+                             "heard_ms_ago", "progress", "recent", "answers"}));
 }
 
 TEST(MetricTableTest, FoldsEachFigureOfItsKind) {
@@ -215,6 +214,29 @@ TEST(MetricsTextTest, HasWhatTheProcessHasCounted) {
               Not(HasSubstr("slackline_job_")));
 }
 
+TEST(MetricsTextTest, HasWhoIsSlow) {
+  HealthBoard board("server", 0, absl::UnixEpoch());
+  auto status = std::make_shared<wire::StatusReply>();
+  const auto add = [&](auto set) {
+    run::Straggler& alarm = *status->add_straggler();
+    alarm.set_phase("pushing");
+    alarm.set_times(2.5);
+    set(&alarm);
+  };
+  add([](run::Straggler*) {});
+  add([](run::Straggler* alarm) { alarm->set_rank(3); });
+  add([](run::Straggler* alarm) { alarm->set_server(1); });
+  board.Counted(std::shared_ptr<const wire::StatusReply>(status));
+  EXPECT_THAT(
+      MetricsText(board.Read(), board.ReadFigures(), std::nullopt),
+      AllOf(HasSubstr("slackline_job_stragglers 3\n"),
+            HasSubstr("slackline_job_straggler_ratio{worker=\"all\","
+                      "phase=\"pushing\"} 2.5\n"
+                      "slackline_job_straggler_ratio{worker=\"3\","
+                      "phase=\"pushing\"} 2.5\n"),
+            HasSubstr("slackline_job_slow_server_ratio{server=\"1\"} 2.5\n")));
+}
+
 TEST(ProcessFiguresTest, AreThoseOfThisProcess) {
   const std::optional<ProcessFigures> figures = ReadProcessFigures();
   ASSERT_TRUE(figures.has_value());
@@ -225,5 +247,4 @@ TEST(ProcessFiguresTest, AreThoseOfThisProcess) {
   EXPECT_GE(figures->open_files_max, figures->open_files);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::metrics_text_test

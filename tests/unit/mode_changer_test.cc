@@ -12,8 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mode_changer_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -1002,5 +1001,4 @@ TEST_F(ModeChangerTest, NoCutIsMadeAtTheEndOrInAnElasticJob) {
               HasSubstr("ended early"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mode_changer_test

@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mode_policy_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -268,5 +267,4 @@ TEST_P(ModePolicyNoiseTest, AStragglerIsFoundInNoiseAndTheModeChangesOnce) {
 INSTANTIATE_TEST_SUITE_P(Seeds, ModePolicyNoiseTest,
                          ::testing::Range<uint64_t>(1, 41));
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mode_policy_test

@@ -13,8 +13,7 @@
 #include "proto/cluster.pb.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mode_test {
 
 using ::testing::HasSubstr;
 
@@ -137,5 +136,4 @@ TEST(ModeTest, NoModeIsNamedAndHasTheRuleOfBsp) {
   EXPECT_EQ(&RuleOf(sync::Mode()), &BspRule());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mode_test

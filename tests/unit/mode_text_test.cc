@@ -5,8 +5,7 @@
 
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mode_text_test {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -141,5 +140,4 @@ TEST(ModeChangeTextTest, TellsTheCostWhereThereWasOne) {
   EXPECT_THAT(ModeChangeText(record), EndsWith("; no worker stood still"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mode_text_test

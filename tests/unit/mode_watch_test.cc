@@ -5,8 +5,7 @@
 
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::mode_watch_test {
 
 using ::testing::HasSubstr;
 using State = ModeWatch::State;
@@ -115,5 +114,4 @@ TEST_F(ModeWatchTest, TheBoundIsPartOfTheMode) {
   EXPECT_EQ(watch.state(), State::kSettled);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::mode_watch_test

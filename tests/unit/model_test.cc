@@ -27,8 +27,7 @@
 #include "gtest/gtest.h"
 #include "worker/model/compute.h"
 
-namespace slackline {
-namespace {
+namespace slackline::model_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -638,5 +637,4 @@ TEST(OpenBlasKernels, AreChosenAgainWhereTheyAreForOlderProcessors) {
   EXPECT_EQ(ChooseOpenBlasKernels().sentence, "");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::model_test

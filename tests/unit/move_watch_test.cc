@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace slackline {
-namespace {
+namespace slackline::move_watch_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -104,5 +103,4 @@ TEST(MoveWatchTest, AMoveThatIsGoneWithoutEffectWasGivenUp) {
   EXPECT_EQ(watch.Unrecorded(), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::move_watch_test

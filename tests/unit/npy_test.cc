@@ -13,8 +13,7 @@
 #include "tests/unit/temp_folder.h"
 #include "worker/data/load_data.h"
 
-namespace slackline {
-namespace {
+namespace slackline::npy_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -272,5 +271,4 @@ TEST_F(NpyFilesTest, MissingFileIsNamed) {
               HasSubstr("data.npy.train_inputs: "));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::npy_test

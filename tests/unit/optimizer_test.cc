@@ -22,8 +22,7 @@
 #include "hwy/targets.h"
 #include "tests/support/optimizers.h"
 
-namespace slackline {
-namespace {
+namespace slackline::optimizer_test {
 
 using ::testing::HasSubstr;
 
@@ -705,5 +704,4 @@ TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::optimizer_test

@@ -7,8 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::pacer_test {
 
 constexpr absl::Duration kNow = absl::ZeroDuration();
 constexpr absl::Duration kCompute = absl::Milliseconds(10);
@@ -200,5 +199,4 @@ TEST(PacerTest, MeansAreAsConfigured) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::pacer_test

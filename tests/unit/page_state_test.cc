@@ -4,14 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tests/support/modes.h"
+#include "tools/cli/page/earlier_points.h"
 
-namespace slackline {
-namespace {
+namespace slackline::page_state_test {
 
 using Json = nlohmann::ordered_json;
 using ::testing::ElementsAre;
@@ -99,6 +101,88 @@ TEST(PageStateTest, HistoryIsBounded) {
   EXPECT_GE(points.back()["t"].get<double>(), kReplies - every);
 }
 
+std::string TrainLine(int rank, double seconds, double loss, double rate) {
+  return absl::StrFormat(
+      "{\"kind\":\"train\",\"rank\":%d,\"step\":10,\"seconds\":%g,"
+      "\"loss\":%g,\"examples_per_second\":%g}\n",
+      rank, seconds, loss, rate);
+}
+
+TEST(PageStateTest, CurvesBeginWhereTheJobDid) {
+  std::istringstream metrics(absl::StrCat(
+      TrainLine(0, 0.5, 2, 100), TrainLine(2, 0.75, 4, 50),
+      "{\"kind\":\"eval\",\"rank\":0,\"seconds\":1.25,\"loss\":1.5,"
+      "\"accuracy\":0.25}\n",
+      TrainLine(0, 2.5, 1, 300), TrainLine(0, 2.75, 0.5, 100),
+      // Of later than the first reply, nobody's, and not written to its end.
+      TrainLine(0, 3, 9, 9), TrainLine(0, -1, 9, 9), TrainLine(-1, 2.5, 0, 9),
+      "{\"kind\":\"train\",\"seconds\":\"2\",\"loss\":9}\n[]\nno JSON\n",
+      // Of no kind.
+      "{\"kind\":7,\"seconds\":2.5}\n",
+      "{\"kind\":\"train\",\"rank\":0,\"seconds\":2.9,\"lo"));
+  PageState page(Configured{}, EarlierPoints(metrics, 3, 360));
+  page.Update(PageStatus(3, {0}));
+  const Json points = page.History()["points"];
+  ASSERT_EQ(points.size(), 4u);
+  EXPECT_EQ(page.Now()["history"]["count"], 4);
+  EXPECT_EQ(page.Now()["history"]["last"], points[3]);
+  EXPECT_EQ(points[0]["t"], 0.75);
+  EXPECT_EQ(points[0]["loss"], 3.0);
+  EXPECT_EQ(points[0]["rate"], (Json{100.0, nullptr, 50.0}));
+  EXPECT_TRUE(points[0]["test_accuracy"].is_null());
+  EXPECT_EQ(points[1]["t"], 1.25);
+  EXPECT_TRUE(points[1]["loss"].is_null());
+  EXPECT_EQ(points[1]["test_accuracy"], 0.25);
+  EXPECT_THAT(points[1]["rate"], IsEmpty());
+  // The last evaluation holds until another one.
+  EXPECT_EQ(points[2]["test_loss"], 1.5);
+  EXPECT_EQ(points[2]["loss"], 0.5);
+  EXPECT_EQ(points[2]["rate"], (Json{200.0}));
+  EXPECT_EQ(points[3]["t"], 3);
+  EXPECT_EQ(points[3]["loss"], 0.5);
+}
+
+// Records of workers come at times of their own, and stop when one is gone.
+TEST(PageStateTest, EarlierRatesAreThoseOfAllWorkers) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) {
+    if (i < 15 || i % 3 != 2) lines += TrainLine(i % 3, i, 1, 100);
+  }
+  std::istringstream metrics(lines);
+  const std::vector<Json> points = EarlierPoints(metrics, 30, 360);
+  const auto sum_at = [&](size_t i) {
+    double sum = 0;
+    for (const Json& rate : points[i]["rate"])
+      sum += rate.is_null() ? 0 : rate.get<double>();
+    return sum;
+  };
+  for (const size_t i : {5, 6, 7, 14, 15, 16}) EXPECT_EQ(sum_at(i), 300) << i;
+  EXPECT_EQ(sum_at(points.size() - 1), 200);
+}
+
+// Of a job that has run for a day, and is looked at for hours.
+TEST(PageStateTest, EarlierPointsAreBoundedAndStay) {
+  constexpr int kDay = 86400;
+  std::string lines;
+  for (int i = 0; i < kDay; i += 20) lines += TrainLine(0, i, 1, 100);
+  std::istringstream metrics(lines);
+  PageState page(Configured{},
+                 EarlierPoints(metrics, kDay, PageState::kEarlierPointsMax));
+  const Json earlier = page.History()["points"];
+  ASSERT_EQ(earlier.size(), 360u);
+  for (size_t i = 0; i < earlier.size(); ++i)
+    ASSERT_EQ(earlier[i]["t"], 240.0 * static_cast<double>(i) + 220);
+  for (int i = 0; i < 2500; ++i) {
+    page.Update(PageStatus(kDay + i, {0}));
+    ASSERT_LE(page.Now()["history"]["count"], 720u);
+  }
+  const Json points = page.History()["points"];
+  EXPECT_GE(points.size(), 540u);
+  for (size_t i = 0; i < earlier.size(); ++i) ASSERT_EQ(points[i], earlier[i]);
+  for (size_t i = 1; i < points.size(); ++i)
+    ASSERT_GT(points[i]["t"], points[i - 1]["t"]);
+}
+
 TEST(PageStateTest, WhatGrowsWithTheModelStaysWithTheJob) {
   PageState page(Configured{});
   page.Update(PageStatus(1, {0}));
@@ -162,6 +246,29 @@ TEST(PageStateTest, TellsWhatIsNew) {
   EXPECT_EQ(EventsOf(page).back(), "the job has failed: worker 2 is gone");
 }
 
+TEST(PageStateTest, TellsOnceWhereAMemberStandsStill) {
+  PageState page(Configured{});
+  wire::StatusReply status = PageStatus(20, {0, 1});
+  wire::MemberStacks& stacks = *status.add_stacks();
+  stacks.mutable_of()->set_worker(true);
+  stacks.mutable_of()->set_index(1);
+  stacks.set_seconds(12);
+  page.Update(status);
+  EXPECT_THAT(EventsOf(page), ElementsAre("the job is running"))
+      << "it is not known where";
+  stacks.mutable_stacks()->set_where("train.py line 41, in load");
+  stacks.mutable_stacks()->set_text("main thread:");
+  page.Update(status);
+  stacks.set_seconds(22);
+  page.Update(status);
+  EXPECT_THAT(
+      EventsOf(page),
+      ElementsAre("the job is running",
+                  "worker 1 stands still in train.py line 41, in load"));
+  EXPECT_EQ(page.Now()["status"]["stacks"][0]["stacks"]["text"],
+            "main thread:");
+}
+
 TEST(PageStateTest, TellsWhoIsSlowAndWhenThatIsOver) {
   PageState page(Configured{});
   wire::StatusReply status = PageStatus(1, {0, 1});
@@ -176,6 +283,21 @@ TEST(PageStateTest, TellsWhoIsSlowAndWhenThatIsOver) {
               ElementsAre("the job is running",
                           "worker 1 is 2.0 times slower than the others",
                           "no longer slow: worker 1"));
+}
+
+TEST(PageStateTest, TellsWhichServerIsSlow) {
+  PageState page(Configured{});
+  wire::StatusReply status = PageStatus(1, {0});
+  run::Straggler& slow = *status.add_straggler();
+  slow.set_server(1);
+  slow.set_sentence("server 1 is 9.0 times slower than before");
+  page.Update(status);
+  EXPECT_EQ(page.Now()["status"]["straggler"][0]["server"], 1);
+  page.Update(PageStatus(2, {0}));
+  EXPECT_THAT(EventsOf(page),
+              ElementsAre("the job is running",
+                          "server 1 is 9.0 times slower than before",
+                          "no longer slow: server 1"));
 }
 
 TEST(PageStateTest, SilenceIsToldOnceAndTheStatusStays) {
@@ -206,5 +328,4 @@ TEST(PageStateTest, EventsAreBounded) {
   EXPECT_EQ(page.Now()["events"].size(), 200u);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::page_state_test

@@ -17,8 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::part_writer_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -164,5 +163,4 @@ TEST(PartWriterTest, DropsWhatHasNotBegunWhenItEnds) {
   EXPECT_LT(done, kJobs);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::part_writer_test

@@ -13,8 +13,7 @@
 #include "tests/support/must.h"
 #include "tests/support/payloads.h"
 
-namespace slackline {
-namespace {
+namespace slackline::payload_frames_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -168,5 +167,4 @@ TEST(PayloadFramesTest, SizesThatMakeNoSenseAreRefused) {
   EXPECT_THAT(Cut({1, 5}, {5, 0}), HasSubstr("frame of 0 bytes"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::payload_frames_test

@@ -12,8 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::payload_test {
 
 std::string Text(const Payload& payload) {
   return std::string(reinterpret_cast<const char*>(payload.data()),
@@ -95,5 +94,4 @@ TEST(PayloadDeathTest, ASliceBeyondTheEndIsABug) {
   EXPECT_DEATH(payload.Slice(3, 2), "slice \\[3, \\+2\\) of 4 bytes");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::payload_test

@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::phase_follower_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -587,5 +586,4 @@ TEST_F(PhaseFollowerTest, WhoIsNoMemberGivesNothing) {
   EXPECT_THAT(follower.Share(*Seen()), IsEmpty());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::phase_follower_test

@@ -12,8 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::phases_test {
 
 constexpr Clock kNone = std::numeric_limits<Clock>::min();
 constexpr Clock kStaleness = 3;
@@ -160,5 +159,4 @@ TEST(PhasesTest, APhaseOfNoKnownModeAsksForWhatBspDoes) {
   EXPECT_EQ(NeedsAt(view, 5, /*granted=*/true).of_all, 5);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::phases_test

@@ -15,8 +15,7 @@
 #include "common/rng.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::pinned_pool_test {
 
 // Ordinary memory, counted. Outlives the pools that use it.
 class CountingAllocator {
@@ -202,5 +201,4 @@ TEST(PinnedPool, ThreadsTakeAndReturnAtOnce) {
   EXPECT_EQ(pool.usage().bytes, pool.usage().bytes_free);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::pinned_pool_test

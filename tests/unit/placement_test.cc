@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::placement_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -38,6 +37,16 @@ TEST(HostsTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(error("h1:x"), HasSubstr("the number of workers is x"));
   EXPECT_THAT(error("h1:9999"), HasSubstr("1 to 4096 is required"));
   EXPECT_THAT(error("h1:2,H1:3"), HasSubstr("named twice"));
+  EXPECT_EQ(
+      error("h1=4"),
+      "'h1=4': no name of a host has '=' in it; HOST:WORKERS is required, "
+      "with commas in between, as in h1:4,h2:4");
+  EXPECT_THAT(error("h1:1,h2 h3"), HasSubstr("'h2 h3': no name of a host has"));
+  EXPECT_EQ(
+      error("me@h1:4"),
+      "'me@h1:4': no name of a host has '@' in it; name the user by --set "
+      "launch.ssh.user=NAME");
+  EXPECT_EQ(error("höst_1:2"), "");
   const auto file_error = [](absl::string_view text) {
     return std::string(ParseHostFile(text).status().message());
   };
@@ -181,5 +190,4 @@ TEST(LaunchTest, PathsAreWholeAndVariablesHaveValues) {
   EXPECT_THAT(error("ssh { port: 0 }"), HasSubstr("launch.ssh.port"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::placement_test

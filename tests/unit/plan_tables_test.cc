@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace slackline {
-namespace {
+namespace slackline::plan_tables_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -128,5 +127,4 @@ TEST(MovesTotalTest, SumsBytesAndRanksPauses) {
   EXPECT_EQ(MovesTotal({}), "no shard moved");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::plan_tables_test

@@ -18,8 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::planner_test {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -666,5 +665,4 @@ TEST(PlannerTest, SaysWhyThereIsNothingToDo) {
             "acts from 5.0 %");
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::planner_test

@@ -14,8 +14,7 @@
 #include "tools/cli/run/logs.h"
 #include "tools/cli/signals.h"
 
-namespace slackline {
-namespace {
+namespace slackline::process_test {
 
 namespace fs = std::filesystem;
 using ::testing::EndsWith;
@@ -210,5 +209,4 @@ TEST_F(ProcessTest, InterruptsAreCountedAndDoNotKill) {
   EXPECT_EQ(signals_->Wait(absl::ZeroDuration()).all(), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::process_test

@@ -9,8 +9,7 @@
 #include "tests/support/modes.h"
 #include "tools/cli/text.h"
 
-namespace slackline {
-namespace {
+namespace slackline::progress_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -238,6 +237,23 @@ TEST(ProgressTest, WhenAllWorkersAreDoneItEvaluates) {
   EXPECT_EQ(progress.Block(80).back(), "clocks as last heard  0:done  1:done");
 }
 
+TEST(ProgressTest, AfterTheLastStepScriptsMayBeAtWork) {
+  wire::StatusReply status = RunningStatus();
+  for (run::WorkerStats& worker : *status.mutable_worker()) {
+    worker.set_clock(400);
+    worker.mutable_progress()->set_clock(400);
+    worker.mutable_progress()->set_activity(run::WorkerProgress::WORKING);
+  }
+  EXPECT_EQ(CountTrained(RunningStatus()), 0);
+  EXPECT_EQ(CountTrained(status), 2);
+  status.mutable_worker(0)->set_done(true);
+  EXPECT_EQ(CountTrained(status), 2);
+  Progress progress;
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(), HasSubstr("scripts at work"));
+  EXPECT_THAT(progress.Line(), Not(HasSubstr("evaluating")));
+}
+
 TEST(ProgressTest, ANarrowTerminalLosesTheLeastImportantFigures) {
   Progress progress;
   progress.Update(RunningStatus(), kStart);
@@ -272,5 +288,4 @@ TEST(ProgressTest, EachEvaluationIsToldOnce) {
   EXPECT_EQ(progress.TakeEvaluations().size(), 1);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::progress_test

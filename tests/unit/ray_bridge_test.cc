@@ -17,8 +17,7 @@
 #include "job/job_config.h"
 #include "tools/cli/launch/remote_cluster.h"
 
-namespace slackline {
-namespace {
+namespace slackline::ray_bridge_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -75,6 +74,27 @@ class RayBridgeTest : public ::testing::Test {
   const std::unique_ptr<SignalWatch> signals_;
   std::vector<std::string> said_;
 };
+
+TEST_F(RayBridgeTest, AClusterThatIsGoneIsNamedByItsHead) {
+  const std::string hosts =
+      "echo '{\"hosts\": [\"a\", \"b\"], \"head\": \"h:6379\"}'\n";
+  const auto why_gone = [&](const std::string& script) {
+    const auto bridge = Start(hosts + script);
+    EXPECT_TRUE(bridge.ok() && (*bridge)->AwaitNodes(signals_.get()).ok());
+    EXPECT_EQ((*bridge)->LookCommand(), "ray status --address=h:6379");
+    return (*bridge)->WhyGone();
+  };
+  const std::string answers =
+      "read -r asked\n[ \"$asked\" = '{\"ask\": "
+      "\"gone\"}' ] || exit 1\n";
+  EXPECT_EQ(why_gone(answers + "echo '{\"gone\": \"\"}'; read -r end"), "");
+  EXPECT_EQ(why_gone(answers + "echo '{\"gone\": \"refused\"}'; read -r end"),
+            "the Ray cluster at h:6379 is gone: refused");
+  // Ray ends the program.
+  EXPECT_THAT(why_gone("echo 'no raylet' >&2"),
+              AllOf(HasSubstr("the Ray cluster at h:6379 is gone: the bridge "),
+                    HasSubstr("has ended: no raylet")));
+}
 
 TEST_F(RayBridgeTest, NodesTakeThePlacesOfStandInsAndOfThoseThatAreLost) {
   const auto bridge = Start(
@@ -140,5 +160,4 @@ TEST_F(RayBridgeTest, MoreNodesThanCanHaveAProcessAreRefused) {
             HasSubstr("name a Python that has Ray")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::ray_bridge_test

@@ -14,8 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::reach_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -70,5 +69,4 @@ TEST(ReachTest, EachHasASentenceOfItsOwn) {
   EXPECT_EQ(texts.size(), 5u);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::reach_test

@@ -11,8 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::rebalancer_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -585,5 +584,4 @@ TEST_F(RebalancerTest, NothingMovesToAServerThatIsForgotten) {
   EXPECT_EQ(view_.owner_server(0), 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::rebalancer_test

@@ -29,8 +29,7 @@
 #include "tests/support/optimizers.h"
 #include "worker/model/model.h"
 
-namespace slackline {
-namespace {
+namespace slackline::replica_test {
 
 using ::testing::HasSubstr;
 
@@ -990,5 +989,4 @@ TEST(ReplicaTest, AFailureInTheMiddleChangesNothing) {
   EXPECT_EQ(operations, 1 + 1 + 3 + 2) << "clocks, versions, tensors";
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::replica_test

@@ -27,6 +27,7 @@ try:
     import scipy.stats
     from slackline_report_lib import (
         curves,
+        layout,
         load,
         main,
         plots,
@@ -729,7 +730,7 @@ class Diverged(unittest.TestCase):
         hollow = [
             line.get_xdata()
             for line in drawing.figure.axes[0].lines
-            if line.get_markerfacecolor() == plots.PAPER
+            if line.get_markerfacecolor() == layout.PAPER
         ]
         self.assertEqual([list(x) for x in hollow if len(x)], [[1.0]])
 
@@ -778,11 +779,11 @@ class Colors(unittest.TestCase):
         return (high + 0.05) / (low + 0.05)
 
     def test_every_color_has_one_for_the_dark_that_stands_out(self):
-        for light, dark in plots.DARK.items():
-            if light not in (plots.PAPER, plots.GRID):
-                self.assertGreater(self.contrast(dark, plots.DARK[plots.PAPER]), 5, light)
-                self.assertGreater(self.contrast(light, plots.PAPER), 2, light)
-        self.assertLessEqual(set(plots.COLORS), set(plots.DARK))
+        for light, dark in layout.DARK.items():
+            if light not in (layout.PAPER, layout.GRID):
+                self.assertGreater(self.contrast(dark, layout.DARK[layout.PAPER]), 5, light)
+                self.assertGreater(self.contrast(light, layout.PAPER), 2, light)
+        self.assertLessEqual(set(layout.COLORS), set(layout.DARK))
 
 
 class Reports(unittest.TestCase):
@@ -863,7 +864,7 @@ class Reports(unittest.TestCase):
             self.assertGreater(len(used), 4, path.name)
             for what, color in used:
                 self.assertIn(
-                    f'[style*="{what}: {color}"]{{{what}:{plots.DARK[color]} !important}}', rules, path.name
+                    f'[style*="{what}: {color}"]{{{what}:{layout.DARK[color]} !important}}', rules, path.name
                 )
         self.assertEqual(self.page.count("data:image/svg+xml;base64,"), 6)
 

@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-namespace slackline {
-namespace {
+namespace slackline::restore_policy_test {
 
 using End = RestorePolicy::End;
 
@@ -114,5 +113,4 @@ TEST(RestorePolicyTest, ThreeLossesInARowWithoutANewerCheckpointAreTheEnd) {
   EXPECT_FALSE(policy.MayGoOn(5));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::restore_policy_test

@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::run_totals_test {
 
 using ::testing::ElementsAre;
 
@@ -40,6 +39,41 @@ TEST(RunTotalsTest, AThousandLivesCountOnceEach) {
   ASSERT_EQ(summary.workers_lost_size(), RunTotals::kLostMax + 1);
   EXPECT_EQ(summary.workers_lost(0), "life 0");
   EXPECT_EQ(summary.workers_lost(RunTotals::kLostMax), "and 744 more");
+}
+
+// What metric_table.h says that a summary has.
+TEST(RunTotalsTest, EachFigureIsWhereTheTableHasIt) {
+  run::WorkerStats stats = Worker(7, 50);
+  stats.set_bytes_pulled(40);
+  stats.set_retries(3);
+  stats.set_compute_seconds(0.5);
+  stats.set_wait_seconds(0.25);
+  stats.mutable_phase_seconds()->set_loading(2);
+  run::ServerStats server;
+  server.set_applied(9);
+  server.set_bytes_to_followers(80);
+  server.set_bytes_to_followers_resent(8);
+  server.mutable_phase_seconds()->set_apply(3);
+  RunTotals totals;
+  totals.AddGone(1, stats);
+  run::Summary summary;
+  totals.Put({{.rank = 0, .stats = &stats}}, {&server, &server}, &summary);
+  EXPECT_EQ(summary.bytes_pulled(), 80);
+  EXPECT_EQ(summary.retries(), 6);
+  EXPECT_EQ(summary.applied(), 18);
+  EXPECT_EQ(summary.bytes_to_followers(), 160);
+  EXPECT_EQ(summary.bytes_to_followers_resent(), 16);
+  EXPECT_EQ(summary.server_phase_seconds().apply(), 6);
+  ASSERT_EQ(summary.worker_size(), 2);
+  for (const run::WorkerSummary& worker : summary.worker()) {
+    EXPECT_EQ(worker.examples(), 70);
+    EXPECT_EQ(worker.bytes_pushed(), 50);
+    EXPECT_EQ(worker.bytes_pulled(), 40);
+    EXPECT_EQ(worker.bytes_resent(), 5);
+    EXPECT_EQ(worker.compute_seconds(), 0.5);
+    EXPECT_EQ(worker.wait_seconds(), 0.25);
+    EXPECT_EQ(worker.phase_seconds().loading(), 2);
+  }
 }
 
 TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
@@ -74,5 +108,4 @@ TEST(RunTotalsTest, ServersThatHaveLeftCountLikeThoseThatStay) {
   EXPECT_THAT(summary.missed_clocks_histogram(), ElementsAre(0, 0, 0, 0, 2));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::run_totals_test

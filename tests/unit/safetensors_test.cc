@@ -18,8 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/unit/temp_folder.h"
 
-namespace slackline {
-namespace {
+namespace slackline::safetensors_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -412,5 +411,4 @@ TEST(Safetensors, ATensorWithoutElementsIsWrittenAndReadBesideOthers) {
   EXPECT_TRUE(file->tensors[2].values.empty());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::safetensors_test

@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::sampler_test {
 
 using testing::HasSubstr;
 
@@ -148,5 +147,4 @@ TEST(Sampler, ImpossibleSizesNameTheNumbers) {
       HasSubstr("rank 2 is outside [0, 2)"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::sampler_test

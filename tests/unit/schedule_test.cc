@@ -11,8 +11,7 @@
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::schedule_test {
 
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
@@ -152,5 +151,4 @@ TEST(LearningRateScheduleTest, ImpossibleValuesAreRefusedByName) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::schedule_test

@@ -20,8 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::sealed_stream_test {
 
 using Result = Stream::Result;
 
@@ -233,5 +232,4 @@ TEST(SealedStream, EndsAmidARecordOrAfterOneAndIsForgedByOtherBytes) {
   EXPECT_THAT(forged.reason, ::testing::HasSubstr("changed under way"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::sealed_stream_test

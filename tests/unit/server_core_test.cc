@@ -12,10 +12,10 @@
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::server_core_test {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using End = ServerCore::End;
 
@@ -259,8 +259,8 @@ TEST_F(ServerCoreTest, WhereNobodyTakesItsShardsItAsksForACheckpointAndGoesOn) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
   const ServerCore::Effects asks = Answer(Retire(), wire::REJECTED);
-  EXPECT_TRUE(CallIn(asks).stop().checkpoint());
-  EXPECT_EQ(CallIn(asks).stop().reason(), "server 1 was interrupted");
+  EXPECT_TRUE(CallIn(asks).has_suspend());
+  EXPECT_EQ(CallIn(asks).suspend().reason(), "server 1 was interrupted");
   EXPECT_EQ(asks.log.size(), 2u);
   EXPECT_FALSE(Answer(asks, wire::OK).end.has_value());
   Message last = ViewOf(wire::FAILED, 2);
@@ -296,11 +296,41 @@ TEST_F(ServerCoreTest, ComingWhenTheJobIsSuspendedItSaysSo) {
   EXPECT_TRUE(IsSuspended(late.end->status));
 }
 
+TEST_F(ServerCoreTest, WhomTheCoordinatorInItsProcessCouldNotTellEndsAsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  wire::JobEnd end;
+  end.set_cause(wire::JobEnd::SERVER_LOST);
+  end.set_reason("the reason");
+  ServerCore::Effects effects;
+  core_->OnCoordinatorOver(end, &effects);
+  ASSERT_TRUE(effects.end.has_value());
+  EXPECT_EQ(effects.end->kind, End::Kind::kFailed);
+  EXPECT_EQ(effects.end->status.message(), "the reason");
+  EXPECT_THAT(effects.log,
+              ElementsAre(HasSubstr("could not tell this server")));
+}
+
+TEST_F(ServerCoreTest, WhoWasToldOfTheEndTellsItsLastStatistics) {
+  Join();
+  Receive(ViewOf(wire::FINISHED, 2));
+  wire::JobEnd end;
+  end.set_cause(wire::JobEnd::COMPLETED);
+  ServerCore::Effects effects;
+  core_->OnCoordinatorOver(end, &effects);
+  EXPECT_FALSE(effects.end.has_value());
+  OnStats(0, view_number_);
+  effects = OnStats(1, view_number_);
+  ASSERT_TRUE(effects.end.has_value());
+  EXPECT_EQ(effects.end->kind, End::Kind::kFinished);
+  EXPECT_FALSE(effects.sends.empty());
+}
+
 TEST_F(ServerCoreTest, WhoHostsTheCoordinatorAsksForACheckpointAtOnce) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
   core_->SetHostsCoordinator(true);
-  EXPECT_TRUE(CallIn(Retire()).stop().checkpoint());
+  EXPECT_TRUE(CallIn(Retire()).has_suspend());
 }
 
 TEST_F(ServerCoreTest, WhoHasTheCoordinatorAfterAllAsksForACheckpoint) {
@@ -308,7 +338,7 @@ TEST_F(ServerCoreTest, WhoHasTheCoordinatorAfterAllAsksForACheckpoint) {
   Receive(ViewOf(wire::RUNNING, 2));
   Answer(Retire(), wire::OK);
   core_->SetHostsCoordinator(true);
-  EXPECT_TRUE(CallIn(Tick()).stop().checkpoint());
+  EXPECT_TRUE(CallIn(Tick()).has_suspend());
   EXPECT_TRUE(Tick().log.empty());  // Once.
 }
 
@@ -316,7 +346,7 @@ TEST_F(ServerCoreTest, InterruptedMeanwhileItStopsTheJob) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
   const ServerCore::Effects asks = Retire();
-  EXPECT_FALSE(CallIn(Interrupt()).stop().checkpoint());
+  EXPECT_FALSE(CallIn(Interrupt()).has_suspend());
   // That is its wish now, whatever becomes of the other.
   EXPECT_TRUE(Answer(asks, wire::REJECTED).sends.empty());
 }
@@ -325,7 +355,7 @@ TEST_F(ServerCoreTest, ToldTwiceThatItsTimeIsOverItStopsTheJob) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));
   Answer(Retire(), wire::REJECTED);
-  EXPECT_FALSE(CallIn(Interrupt()).stop().checkpoint());
+  EXPECT_FALSE(CallIn(Interrupt()).has_suspend());
 }
 
 TEST_F(ServerCoreTest, WhoseTimeIsOverBeforeItHasJoinedJustEnds) {
@@ -341,7 +371,7 @@ TEST_F(ServerCoreTest, WhoseTimeIsOverWhileTheCoordinatorIsSilentEnds) {
     now_ += absl::Seconds(1);
     Tick();
   }
-  EXPECT_FALSE(CallIn(Retire()).stop().checkpoint());
+  EXPECT_FALSE(CallIn(Retire()).has_suspend());
 }
 
 TEST_F(ServerCoreTest, InterruptedWithoutShardsItLeavesAndTheJobGoesOn) {
@@ -527,5 +557,4 @@ TEST_F(ServerCoreTest, CollectsStatisticsAndTellsNewsOfMovesAtOnce) {
   EXPECT_TRUE(OnStats(0, view_number_, stats).sends.empty());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::server_core_test

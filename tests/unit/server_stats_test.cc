@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::server_stats_test {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Reflection;
@@ -136,5 +135,4 @@ TEST(FoldServerStats, OfOversizedGradientsTheLastOneIsKept) {
   EXPECT_EQ(total.oversized(0).last_running_rms(), 0.5);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::server_stats_test

@@ -20,8 +20,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_bound_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -371,5 +370,4 @@ TEST_F(ShardBoundTest, ACutHasTheSizeOfTheGradientsBeforeIt) {
   EXPECT_EQ(State().running_rms().count(), 3u);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_bound_test

@@ -14,8 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_codec_test {
 
 using ::testing::SizeIs;
 
@@ -318,5 +317,4 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_codec_test

@@ -24,8 +24,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_core_cut_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -755,5 +754,4 @@ TEST_F(ShardResumeTest, AServerWithoutTheCheckpointSaysWhatToDo) {
   EXPECT_THAT(effects.failure.ToString(), HasSubstr("--resume"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_core_cut_test

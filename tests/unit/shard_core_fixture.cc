@@ -139,6 +139,7 @@ ShardCore::Effects ShardCoreTest::Start(absl::string_view mode, int workers) {
                                             ? wire::Initializer::CONSTANT
                                             : wire::Initializer::OF_CHECKPOINT);
   *table.mutable_optimizer() = optimizer_;
+  table.set_pulled_as(pulled_as_);
   for (const int thread : {0, 0, 1}) {
     view_.add_owner_server(0);
     view_.add_owner_thread(thread);

@@ -85,6 +85,7 @@ class ShardCoreTest : public ::testing::Test {
   float Value(const PeerId& from, int32_t shard = 0);
 
   config::Optimizer optimizer_ = Sgd();
+  wire::Encoding::Kind pulled_as_ = wire::Encoding::FLOAT32;
   config::Sync stale_;
   config::Train::Nonfinite nonfinite_ = config::Train::SKIP;
   GradientBound bound_;

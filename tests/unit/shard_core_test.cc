@@ -22,8 +22,7 @@
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_core_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -468,9 +467,8 @@ TEST_F(ShardCoreTest, StepsGetRoundedValuesAndTheTrainedModelDoesNot) {
        {wire::Encoding::BFLOAT16, wire::Encoding::FLOAT16}) {
     SCOPED_TRACE(wire::Encoding::Kind_Name(kind));
     view_.Clear();
+    pulled_as_ = kind;
     Start("asp", 2);
-    view_.mutable_table(0)->set_pulled_as(kind);
-    Publish();
     uint64_t pull = 1;
     const auto answer = [&](int worker, Clock clock, bool exact) {
       Message message = PullOf(clock, ++pull);
@@ -805,5 +803,4 @@ TEST_F(ShardCoreTest, AMemberThatHasNotJoinedTheShardIsToldTo) {
               HasSubstr("send a join pull first"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_core_test

@@ -24,8 +24,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_machine_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_cut_test {
 
 using ::testing::HasSubstr;
 
@@ -489,5 +488,4 @@ TEST(ShardCutTest, AgreesWithATwinThatIsGivenOnlyWhatIsBeforeIt) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_cut_test

@@ -14,8 +14,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/shard_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_delays_test {
 
 using ::testing::HasSubstr;
 
@@ -240,5 +239,4 @@ TEST_F(ShardDelaysTest, ARateFactorIsThatOfItsGradient) {
   EXPECT_EQ(Now(), -2 - 0.5);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_delays_test

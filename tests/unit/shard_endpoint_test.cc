@@ -6,8 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace slackline {
-namespace {
+namespace slackline::shard_endpoint_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -87,5 +86,4 @@ TEST(ShardEndpointTest, AWayThatDoesNotReachIsSaid) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_endpoint_test

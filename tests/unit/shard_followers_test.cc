@@ -18,8 +18,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_followers_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -752,5 +751,4 @@ TEST_F(ShardFollowersTest, NothingThatWasToldIsLost) {
   EXPECT_GT(repeated, 50);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_followers_test

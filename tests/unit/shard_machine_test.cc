@@ -24,8 +24,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/shard_machine_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_machine_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -607,5 +606,4 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
   EXPECT_GT(early, 500);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_machine_test

@@ -13,8 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_map_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -595,5 +594,4 @@ TEST(ShardMapTest, AChangeThatLeavesAFollowerWhereItCannotBeIsRefused) {
   EXPECT_THAT(FollowersOf(**next, 0), ElementsAre());
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_map_test

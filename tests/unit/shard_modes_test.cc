@@ -13,8 +13,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/shard_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_modes_test {
 
 using ::testing::IsEmpty;
 
@@ -189,5 +188,4 @@ TEST_F(ShardDsspTest, APullWithinTheSmallestBoundGoesAtOnce) {
   EXPECT_TRUE(Answered(2));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_modes_test

@@ -21,8 +21,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_move_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -859,5 +858,4 @@ TEST_F(ShardMoveTest, AShardThatMovesAllTheTimeHasTheBitsOfOneThatStays) {
   EXPECT_GT(followed, 200);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_move_test

@@ -19,8 +19,7 @@
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_phases_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -598,5 +597,4 @@ TEST_F(ShardPhasesTest, AllReduceMayComeTwice) {
   EXPECT_EQ(Now(), 30);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_phases_test

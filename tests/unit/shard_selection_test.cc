@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace slackline {
-namespace {
+namespace slackline::shard_selection_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -142,5 +141,4 @@ TEST(SelectTargetTest, OthersAreRefusedWithThoseThereAre) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_selection_test

@@ -17,8 +17,7 @@
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_split_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -205,5 +204,4 @@ TEST_F(ShardMoveTest, AShardThatHasMovedIsSplitByItsNewOwner) {
   EXPECT_EQ(Value(1, 3), -5);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_split_test

@@ -13,8 +13,7 @@
 #include "tests/support/data_messages.h"
 #include "tests/unit/shard_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shard_stale_test {
 
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
@@ -186,5 +185,4 @@ TEST_F(ShardCoreTest, ADiscardedGradientIsOneEntryOfTheTrace) {
   EXPECT_EQ(effects.trace[0].clock, 0);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shard_stale_test

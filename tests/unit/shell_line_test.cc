@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shell_line_test {
 
 using ::testing::HasSubstr;
 
@@ -81,5 +80,4 @@ TEST(ShellLineTest, ALineOfAnyWordsGivesTheseWords) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shell_line_test

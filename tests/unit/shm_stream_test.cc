@@ -15,8 +15,7 @@
 #include "tests/support/must.h"
 #include "tests/support/payloads.h"
 
-namespace slackline {
-namespace {
+namespace slackline::shm_stream_test {
 
 using ::testing::HasSubstr;
 
@@ -264,5 +263,4 @@ TEST_F(ShmStreamTest, ARingFullOfAnythingEndsInAnErrorOrInMessages) {
   EXPECT_GT(broken, 500);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::shm_stream_test

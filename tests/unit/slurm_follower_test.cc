@@ -9,8 +9,7 @@
 #include "gtest/gtest.h"
 #include "tools/cli/launch/slurm_tools.h"
 
-namespace slackline {
-namespace {
+namespace slackline::slurm_follower_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -177,5 +176,4 @@ TEST_F(SlurmFollowerTest, SlurmIsAskedOftenOnlyAfterAChange) {
   EXPECT_EQ(follower_.NextLook(much_later), much_later + absl::Seconds(1));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::slurm_follower_test

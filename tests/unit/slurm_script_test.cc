@@ -13,8 +13,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 
-namespace slackline {
-namespace {
+namespace slackline::slurm_script_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -167,5 +166,4 @@ TEST(SlurmScriptTest, SignsOfItsOwnMeanThemselves) {
             HasSubstr("\nexec /bin/slackline run 'my job.textproto'\n")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::slurm_script_test

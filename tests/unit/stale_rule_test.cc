@@ -10,8 +10,7 @@
 #include <cmath>
 #include <vector>
 
-namespace slackline {
-namespace {
+namespace slackline::stale_rule_test {
 
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
@@ -176,5 +175,4 @@ TEST_F(StaleRuleTest, WrongNumbersAreRefusedByName) {
   EXPECT_THAT(ErrorOf("table: 'a'"), HasSubstr("has no rule; one of scale"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::stale_rule_test

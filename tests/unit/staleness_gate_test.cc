@@ -15,8 +15,7 @@
 #include "common/rng.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::staleness_gate_test {
 
 Incarnation IncarnationOf(int rank) {
   return static_cast<Incarnation>(rank) + 1;
@@ -413,5 +412,4 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
   EXPECT_GT(by_own_push, 200);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::staleness_gate_test

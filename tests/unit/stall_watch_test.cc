@@ -8,16 +8,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 
-namespace slackline {
-namespace {
+namespace slackline::stall_watch_test {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Progress = run::WorkerProgress;
 
 class StallWatchTest : public ::testing::Test {
@@ -61,7 +63,9 @@ class StallWatchTest : public ::testing::Test {
     Say& say = says_[rank];
     if (say.progress.activity() == Progress::ACTIVITY_UNSPECIFIED) return;
     say.progress.set_for_ms(absl::ToInt64Milliseconds(now_ - say.since));
-    watch_.OnReport(view_.worker(rank).incarnation(), say.progress, now_);
+    say.trained |= HasTrained(say.progress, view_);
+    watch_.OnReport(view_.worker(rank).incarnation(), say.progress, say.trained,
+                    now_);
   }
   // Passes time second by second, until somebody is to be removed, or it is
   // clear that the job cannot go on, or `time` is over. Returns the ranks.
@@ -93,6 +97,7 @@ class StallWatchTest : public ::testing::Test {
 
   struct Say {
     Progress progress;
+    bool trained = false;
     absl::Time since;
   };
   StallWatch watch_;
@@ -120,6 +125,40 @@ TEST_F(StallWatchTest, WhoStandsStillWhileAllWaitIsRemovedOnceItsTimeIsUp) {
   EXPECT_EQ(findings_.remove[0].why_removed,
             "was removed, and may join again, because it held up workers 0, 1, "
             "3: without progress for 60 s, it is computing step 17");
+}
+
+TEST_F(StallWatchTest, SaysWhereTheProgramIsWhileItStandsThere) {
+  Says(0, Progress::WAITING_FOR_WORKERS, 18);
+  Says(1, Progress::WAITING_FOR_WORKERS, 18);
+  Says(3, Progress::WAITING_FOR_WORKERS, 18);
+  Says(2, Progress::WORKING, 17);
+  // Of nobody who is said to hold others up.
+  watch_.OnPlace(12, "early.py line 1, in f");
+  Pass(absl::Seconds(6));
+  EXPECT_THAT(news_, ElementsAre(Not(HasSubstr("line"))));
+  watch_.OnPlace(12, "train.py line 41, in load");
+  Pass(absl::Seconds(3));
+  EXPECT_THAT(findings_.held_up,
+              ElementsAre("worker 2 holds up workers 0, 1, 3: it is at its own "
+                          "work, at clock 17, without progress for 8 s, in "
+                          "train.py line 41, in load; it is removed after 60 "
+                          "s"));
+  ASSERT_EQ(news_.size(), 2u) << "once more, with the place";
+  EXPECT_EQ(news_[1].substr(0, 30), news_[0].substr(0, 30));
+  EXPECT_THAT(news_[1], HasSubstr(", in train.py line 41, in load"));
+  // It has got on, and stands still elsewhere.
+  Says(2, Progress::WORKING, 18);
+  for (const int rank : {0, 1, 3})
+    Says(rank, Progress::WAITING_FOR_WORKERS, 19);
+  Pass(absl::Seconds(8));
+  EXPECT_THAT(findings_.held_up, ElementsAre(Not(HasSubstr("line"))));
+  watch_.OnPlace(12, std::string(10000, 'x'));
+  Pass(absl::Seconds(2));
+  EXPECT_LT(findings_.held_up.at(0).size(), 600u);
+  watch_.OnPlace(12, "train.py line 7, in f");
+  ASSERT_THAT(Pass(absl::Seconds(60)), ElementsAre(2));
+  EXPECT_THAT(findings_.remove[0].why_removed,
+              HasSubstr("it is at its own work, in train.py line 7, in f"));
 }
 
 TEST_F(StallWatchTest, WithGivenDelaysOneWhoIsBehindMayWaitForOneAhead) {
@@ -347,6 +386,66 @@ TEST_F(StallWatchTest, TheChiefHasTheTimeThatItTakesToSaveTheModel) {
   EXPECT_THAT(Pass(absl::Seconds(599)), IsEmpty());
 }
 
+TEST_F(StallWatchTest, AProgramAfterItsLastStepHasAsLongAsTheChief) {
+  for (const char* const mode : {"asp", "allreduce"}) {
+    SetMode(mode);
+    SetDone(0);
+    SetDone(1);
+    Says(0, Progress::WAITING_FOR_WORKERS, 100);
+    Says(2, Progress::WORKING, 100);
+    Says(3, Progress::WORKING, 99);
+    const absl::Time begin = now_;
+    while (now_ < begin + absl::Seconds(599)) {
+      Says(3, Progress::WORKING, 99);  // Gets on.
+      ASSERT_THAT(Pass(absl::Seconds(1)), IsEmpty()) << mode;
+    }
+    EXPECT_THAT(Pass(absl::Seconds(5)), ElementsAre(2)) << mode;
+  }
+}
+
+// Their programs may wait for each other, where the job cannot see it.
+TEST_F(StallWatchTest, ProgramsThatNeverComeToTheirEndAreRemovedAfterThatTime) {
+  for (int rank = 0; rank < 4; ++rank) Says(rank, Progress::WORKING, 100);
+  Pass(absl::Seconds(30));
+  EXPECT_THAT(findings_.held_up, IsEmpty());
+  Says(1, Progress::WORKING, 100);  // Gets on.
+  EXPECT_THAT(Pass(absl::Seconds(569)), IsEmpty());
+  EXPECT_THAT(findings_.held_up,
+              Contains("worker 0 is at its own work, at clock 100, without "
+                       "progress for 598 s; it is removed after 600 s"));
+  EXPECT_THAT(Pass(absl::Seconds(3)), ElementsAre(0, 2, 3));
+  EXPECT_THAT(findings_.remove[0].why_removed,
+              HasSubstr("because it held up the end of the job: without"));
+}
+
+TEST_F(StallWatchTest, AProgramAfterItsLastStepIsFreeWhileOthersHaveSteps) {
+  SetMode("asp");
+  for (int rank = 0; rank < 3; ++rank) Says(rank, Progress::WORKING, 100);
+  Says(3, Progress::WORKING, 99);
+  EXPECT_THAT(Pass(absl::Seconds(1000)), IsEmpty());
+}
+
+TEST_F(StallWatchTest, AProgramAfterItsLastStepIsNotInTheWayOfAStep) {
+  view_.mutable_phase(0)->mutable_mode()->mutable_delays()->set_given(
+      "uniform:3");
+  Says(0, Progress::WAITING_FOR_WORKERS, 98);
+  Says(2, Progress::WORKING, 100);
+  EXPECT_THAT(Pass(absl::Seconds(700)), IsEmpty());
+}
+
+TEST_F(StallWatchTest, AWorkerWhoseLastGradientsAreOnTheirWayIsInTheWay) {
+  view_.mutable_phase(0)->mutable_mode()->mutable_delays()->set_given(
+      "uniform:3");
+  Says(0, Progress::WAITING_FOR_WORKERS, 98);
+  Says(2, Progress::WAITING_FOR_SERVER, 100, /*server=*/0);
+  EXPECT_THAT(Pass(absl::Seconds(62)), ElementsAre(2));
+  Says(2, Progress::WORKING, 100);
+  Pass(absl::Seconds(1));
+  // Its program asks for the state of the optimizer.
+  Says(2, Progress::WAITING_FOR_SERVER, 100, /*server=*/0);
+  EXPECT_THAT(Pass(absl::Seconds(700)), IsEmpty());
+}
+
 TEST_F(StallWatchTest, AChiefThatGetsNoAnswerFromAServerIsNoException) {
   for (int rank = 0; rank < 4; ++rank) SetDone(rank);
   Says(0, Progress::WAITING_FOR_SERVER, 100, /*server=*/1);
@@ -367,10 +466,10 @@ TEST_F(StallWatchTest, NumbersOutOfRangeAreNoHarm) {
     watch_.OnTime(now_);
     Report(0);
     says_[2].progress.set_for_ms(std::numeric_limits<int64_t>::max());
-    watch_.OnReport(12, says_[2].progress, now_);
+    watch_.OnReport(12, says_[2].progress, /*trained=*/false, now_);
     says_[1].progress.set_activity(Progress::WORKING);
     says_[1].progress.set_for_ms(std::numeric_limits<int64_t>::min());
-    watch_.OnReport(11, says_[1].progress, now_);
+    watch_.OnReport(11, says_[1].progress, /*trained=*/false, now_);
     findings_ = watch_.Look(view_, now_);
     if (!findings_.remove.empty()) break;
   }
@@ -379,5 +478,4 @@ TEST_F(StallWatchTest, NumbersOutOfRangeAreNoHarm) {
   EXPECT_LE(findings_.remove[0].why_removed.size(), 400);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::stall_watch_test

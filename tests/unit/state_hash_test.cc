@@ -12,8 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::state_hash_test {
 
 Payload Floats(std::vector<float> values) {
   return Payload::Copy(values.data(), values.size() * sizeof(float));
@@ -86,5 +85,4 @@ TEST(ModelHashTest, IsNeverTheNumberThatMeansNone) {
   EXPECT_NE(ModelHash({0}), 0u);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::state_hash_test

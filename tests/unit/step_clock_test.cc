@@ -2,12 +2,12 @@
 // steps over servers and by all-reduce, played by hand.
 #include "worker/session/step_clock.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/metrics/step_phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::step_clock_test {
 
 class StepClockTest : public ::testing::Test {
  protected:
@@ -61,6 +61,16 @@ TEST_F(StepClockTest, AStepOverServers) {
   EXPECT_NEAR(stats_.recent().mean().waiting(), 0.01, 1e-9);
 }
 
+TEST_F(StepClockTest, WaitingForCopiesFromAGpuIsPushing) {
+  clock_.WasPushing(absl::Milliseconds(9));  // Before the job begins.
+  clock_.Start(At(0));
+  clock_.WasPushing(absl::Milliseconds(4));
+  clock_.Computed(At(10));
+  clock_.Pushed(At(11));
+  clock_.EndStep(&stats_);
+  EXPECT_THAT(Sums(), Are({0, 6, 0, 5, 0, 0}));
+}
+
 TEST_F(StepClockTest, WhatWasParkedBeforeOrElsewhereIsNoWaiting) {
   clock_.Start(At(0));
   clock_.Computed(At(10));
@@ -96,5 +106,61 @@ TEST_F(StepClockTest, AStepByAllReduce) {
   EXPECT_THAT(Sums(), Are({0, 7, 2, 0, 0, 11}));
 }
 
-}  // namespace
-}  // namespace slackline
+// "name[begun, end) clock" in the order in which they begin, those that enclose
+// others last of those that begin at the same time.
+class StepClockTimelineTest : public StepClockTest {
+ protected:
+  std::vector<std::string> Events(absl::Time until) {
+    const timeline::Part part = recorder_.End(until, 1 << 20);
+    std::vector<std::string> texts;
+    for (const timeline::Thread& thread : part.thread()) {
+      int64_t begun = part.from_nanos() - absl::ToUnixNanos(At(0));
+      for (int i = 0; i < thread.name_index_size(); ++i) {
+        begun += thread.begun_nanos(i);
+        texts.push_back(absl::StrCat(part.name(thread.name_index(i)), "[",
+                                     begun / 1'000'000, ", ",
+                                     (begun + thread.took_nanos(i)) / 1'000'000,
+                                     ") ", thread.number(i)));
+      }
+    }
+    return texts;
+  }
+  TimelineRecorder recorder_;
+  StepClock traced_{recorder_.TrackOf("trainer")};
+};
+
+TEST_F(StepClockTimelineTest, PhasesAreWhereTheyWereAndCoverTheirStep) {
+  traced_.Start(At(0));
+  traced_.Computed(At(1));
+  recorder_.Begin(At(0), absl::UnixEpoch());
+  traced_.SetClock(4);
+  traced_.WasLoading(absl::Milliseconds(2));
+  traced_.Computed(At(4));
+  traced_.Computed(At(6));
+  traced_.Pushed(At(7));
+  traced_.Computed(At(9));
+  traced_.EndStep(&stats_);
+  traced_.SetClock(5);
+  traced_.Computed(At(10));
+  traced_.Idled(At(33));
+  traced_.Granted(Parked(14, 32), At(12));
+  traced_.Computed(At(40));
+  traced_.WasReducing(absl::Milliseconds(3));
+  traced_.WasPushing(absl::Milliseconds(1));
+  traced_.EndStep(&stats_);
+  traced_.SetClock(6);
+  traced_.Idled(At(42));
+  traced_.EndIdle();
+  EXPECT_THAT(
+      Events(At(50)),
+      ::testing::ElementsAre(
+          "step[0, 9) 4", "loading[1, 3) 4", "computing[3, 6) 4",
+          "pushing[6, 7) 4", "computing[7, 9) 4", "computing[9, 10) 5",
+          "step[9, 40) 5", "pushing[10, 12) 5", "pulling[12, 14) 5",
+          "waiting[14, 32) 5", "pulling[32, 33) 5", "computing[33, 36) 5",
+          "pushing[36, 37) 5", "reducing[37, 40) 5", "waiting[40, 42) 6"));
+  // What the statistics say is what they say without a timeline.
+  EXPECT_THAT(Sums(), Are({2, 10, 18, 4, 3, 3}));
+}
+
+}  // namespace slackline::step_clock_test

@@ -10,8 +10,7 @@
 
 #include "common/process/interrupted_by.h"
 
-namespace slackline {
-namespace {
+namespace slackline::stop_signal_test {
 
 constexpr std::chrono::seconds kWaitMax{30};
 
@@ -97,5 +96,4 @@ TEST(SignalWishesTest, SigtermTwiceIsOnceWhereSlurmSendsIt) {
   EXPECT_EQ(configured.Of(SIGTERM, kStart), SignalWish::kNothing);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::stop_signal_test

@@ -9,8 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/allreduce_view.h"
 
-namespace slackline {
-namespace {
+namespace slackline::sum_core_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -191,5 +190,4 @@ TEST_F(SumCoreTest, PartsThatWaitAreBounded) {
   EXPECT_THAT(Refusal(Tell(0, PartOf(0, 2, {1}, 6))), HasSubstr("4 parts"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::sum_core_test

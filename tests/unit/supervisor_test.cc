@@ -6,8 +6,7 @@
 
 #include <memory>
 
-namespace slackline {
-namespace {
+namespace slackline::supervisor_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -97,6 +96,21 @@ class SupervisorTest : public ::testing::Test {
   wire::StatusReply status_;
   std::unique_ptr<Supervisor> supervisor_;
 };
+
+// It had got over the worker's death, and ends with the coordinator.
+TEST_F(SupervisorTest, TheReasonIsTheDeathThatEndedTheJob) {
+  for (const int restarts : {0, 1}) {
+    Start({.worker_restarts_max = restarts});
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(2));
+    Exit(kWorker1, kKilled);
+    Pass(absl::Seconds(30));
+    Exit(kServer0, kKilled);
+    Pass(absl::Seconds(5));
+    EXPECT_EQ(supervisor_->Reason(),
+              "server 0 (pid 7) was killed by signal 9 (SIGKILL)");
+  }
+}
 
 TEST_F(SupervisorTest, AFinishedJobIsOverWhenAllProcessesAreGone) {
   SetState(wire::RUNNING);
@@ -622,10 +636,14 @@ TEST_F(SupervisorTest, ASecondTerminationStopsASuspensionAtOnce) {
   Pass(absl::Seconds(1));
   supervisor_->OnTermination(now_);
   Pass(absl::Seconds(1));
-  EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("stopping the job"));
+  EXPECT_EQ(supervisor_->OnTermination(now_),
+            "SIGTERM again: stopping the job without a checkpoint; once more "
+            "to kill it");
   const Supervisor::Effects effects = Pass(absl::Seconds(1));
   EXPECT_EQ(effects.suspend_reason, "");
-  EXPECT_EQ(effects.stop_reason, "interrupted by the user");
+  EXPECT_EQ(effects.stop_reason,
+            "stopped by a second SIGTERM before its checkpoint was there");
+  EXPECT_TRUE(supervisor_->asked_to_end());
 }
 
 TEST_F(SupervisorTest, AHangupSuspendsAsATerminationDoes) {
@@ -641,7 +659,7 @@ TEST_F(SupervisorTest, AHangupSuspendsAsATerminationDoes) {
   EXPECT_TRUE(supervisor_->suspending());
   supervisor_->OnTermination(now_);
   EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
-            "interrupted by the user");
+            "stopped by a second SIGTERM before its checkpoint was there");
 }
 
 TEST_F(SupervisorTest, CtrlCOrAQuitStopsASuspensionAtOnce) {
@@ -1007,5 +1025,4 @@ TEST_F(SupervisorTest, AnInterruptEndsTheWaitForServer0) {
   EXPECT_EQ(Pass(absl::Seconds(6)).signal_host, SIGTERM);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::supervisor_test

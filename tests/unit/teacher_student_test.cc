@@ -11,8 +11,7 @@
 #include "tests/unit/dataset_rows.h"
 #include "worker/data/load_data.h"
 
-namespace slackline {
-namespace {
+namespace slackline::teacher_student_test {
 
 using testing::HasSubstr;
 
@@ -134,5 +133,4 @@ TEST(TeacherStudent, LoadDataNeedsNoFolder) {
   EXPECT_THAT(split->description, HasSubstr("generated from seed 7"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::teacher_student_test

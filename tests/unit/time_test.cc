@@ -7,8 +7,7 @@
 #include "common/time/time_source.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::time_test {
 
 const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
 
@@ -77,5 +76,4 @@ TEST(AwakeClock, TheFirstRunStartsIt) {
   EXPECT_EQ(clock.At(kStart), kStart);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::time_test

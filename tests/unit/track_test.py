@@ -15,8 +15,11 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 import tempfile
+import threading
+import time
 import unittest
 import unittest.mock
 
@@ -78,6 +81,7 @@ class TrackTest(unittest.TestCase):
         place = tempfile.TemporaryDirectory()
         self.addCleanup(place.cleanup)
         self.path = pathlib.Path(place.name)
+        self.patch(track, "JOIN_SECONDS", 60.0)  # However busy this machine is.
         for number in (signal.SIGINT, signal.SIGTERM):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
 
@@ -99,19 +103,20 @@ class TrackTest(unittest.TestCase):
     def write(self, path, value):
         path.write_text(json.dumps(value), encoding="utf-8")
 
-    def track(self, folder, *to, more=("--no-follow",)):
-        """Exit code and what is on stderr."""
+    def track(self, folder, *to, more=("--no-follow",), gives_up=False):
+        """Exit code and what is on stderr. `gives_up`: a tracker hangs."""
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
-            code = track.main([str(folder), *(f"--to={one}" for one in to), *more])
-        return code, errors.getvalue()
+            result = track.main([str(folder), *(f"--to={one}" for one in to), *more])
+        self.assertEqual(result.gave_up, gives_up, errors.getvalue())
+        return result.code, errors.getvalue()
 
     def asked(self, folder):
         return argparse.Namespace(folder=folder, project=None, model=False, until_told=False)
 
     def follower(self, folder, to):
         """To be looked with, as while a run goes on."""
-        return track._source(self.asked(folder), to)
+        return track._source(self.asked(folder), to, threading.Lock())
 
     def mlflow_runs(self, project="small"):
         client = mlflow.tracking.MlflowClient(tracking_uri=(self.path / "ml").as_uri())
@@ -291,6 +296,13 @@ class TrackTest(unittest.TestCase):
         self.assertEqual(self.track(folder, to), (0, ""))
         self.assertEqual(len(self.mlflow_runs()[1]), 1)
 
+    def test_a_folder_without_numbers_of_runs_has_one_run(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)])
+        (folder / "runs.txt").unlink()
+        for _ in range(2):
+            self.assertEqual(self.track(folder, f"mlflow:{self.path}/ml"), (0, ""))
+        self.assertEqual(self.history("test/accuracy"), [(10, 0.5)])
+
     def test_two_at_a_time_are_refused(self):
         folder = self.run_folder(records=[train(0, 5, 1.0)])
         held = os.open(folder, os.O_RDONLY)
@@ -305,7 +317,11 @@ class TrackTest(unittest.TestCase):
         for text, clean in (
             ("mlflow:https://me:secret@host:5000/x", "mlflow:https://host:5000/x"),
             ("tensorboard:/a@b/c", "tensorboard:/a@b/c"),
-            ("https://host/a@b", "https://host/a@b"),
+            ("no way to https://u:p@ss@h:1, or https://h2", "no way to https://h:1, or https://h2"),
+            ("https://u:p/ss@host/x", "https://host/x"),
+            ("https://token@host", "https://host"),
+            ("mysql://h/db?a=b&db_Password=x&token=y z", "mysql://h/db?a=b&db_Password=...&token=... z"),
+            ("https://host/password=x", "https://host/password=x"),
         ):
             self.assertEqual(trackers.without_secrets(text), clean)
 
@@ -339,9 +355,275 @@ class TrackTest(unittest.TestCase):
         self.assertEqual(self.track(folder, f"mlflow:{self.path}/ml"), (0, ""))
         self.assertEqual(self.history("test/accuracy"), [(10, 0.5)])
 
+    def patch(self, where, name, value):
+        patched = unittest.mock.patch.object(where, name, value)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def hanging_mlflow(self):
+        """Whatever is sent there waits until the test is over."""
+        over = threading.Event()
+
+        def begin(*_):
+            over.wait()
+            raise OSError("the test is over")
+
+        def end():
+            over.set()
+            with contextlib.redirect_stderr(io.StringIO()):
+                for thread in threading.enumerate():
+                    if thread.name.startswith(track.THREAD_NAME):
+                        thread.join()
+
+        self.addCleanup(end)
+        self.patch(trackers.Mlflow, "begin", begin)
+
+    def test_a_tracker_that_hangs_holds_up_no_other(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)])
+        self.hanging_mlflow()
+        self.interrupt_once_it_has(track._Told, "wake")  # The other one has all.
+        code, errors = self.track(folder, f"mlflow:{self.path}/ml", "tensorboard", gives_up=True)
+        self.assertEqual(code, 1)
+        self.assertIn(f"mlflow:{self.path}/ml: has not answered, and is not waited for", errors)
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertIn(("test/accuracy", 10, 0.5), self.events(folder / "tensorboard"))
+        sent = json.loads((folder / "track.json").read_text(encoding="utf-8"))
+        self.assertEqual(sent["tensorboard:"]["end"], SUMMARY["ended_at"])
+
+    def test_a_tracker_that_hangs_is_named_when_the_run_is_over(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)])
+        os.utime(folder / "cluster.textproto", (0, 0))
+        self.hanging_mlflow()
+        self.patch(track, "REST_SECONDS", 0.0)
+        read, write = os.pipe()
+        os.close(write)
+        with os.fdopen(read) as at_its_end, unittest.mock.patch.object(sys, "stdin", at_its_end):
+            code, errors = self.track(folder, f"mlflow:{self.path}/ml", more=("--until-told",), gives_up=True)
+        self.assertEqual(code, 1)
+        self.assertEqual(
+            errors, f"slackline_track: mlflow:{self.path}/ml: has not answered, and is not waited for\n"
+        )
+
+    def test_a_tracker_that_hangs_is_named_once_each_time(self):
+        way = track._Way(self.asked(self.path), "tensorboard", threading.Lock())
+
+        def said():
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
+                way.say_if_it_hangs()
+            return errors.getvalue()
+
+        names_it = (
+            f"slackline_track: tensorboard: has not answered for {track.HANGS_SECONDS:.0f} s; "
+            "the other trackers do not wait for it\n"
+        )
+        self.assertEqual(said(), "")
+        way._looks_since = time.monotonic()
+        self.assertEqual(said(), "")
+        for _ in range(2):
+            way._looks_since = time.monotonic() - track.HANGS_SECONDS
+            self.assertEqual((said(), said()), (names_it, ""))
+            way._looks_since = None  # It has answered.
+            self.assertEqual(said(), "")
+
+    def test_a_tracker_that_hangs_does_not_hold_up_the_end_of_a_lost_run(self):
+        folder = self.run_whose_coordinator_is_gone(None)
+        self.hanging_mlflow()
+        self.patch(track, "REST_SECONDS", 0.0)
+        code, errors = self.track(folder, f"mlflow:{self.path}/ml", more=(), gives_up=True)
+        self.assertEqual(code, 1)
+        self.assertIn("and the following ends\n", errors)
+        self.assertTrue(errors.endswith("ml: has not answered, and is not waited for\n"), errors)
+
+    def test_a_second_interrupt_counts_as_soon_as_the_first_one_has_been_seen(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)])
+        self.hanging_mlflow()
+        # Between the wish to end, here --no-follow, and the waiting.
+        self.interrupt_once_it_has(track._Way, "begin")
+        code, errors = self.track(folder, f"mlflow:{self.path}/ml", gives_up=True)
+        self.assertEqual(code, 1)
+        self.assertTrue(errors.endswith("ml: has not answered, and is not waited for\n"), errors)
+
+    def test_the_thread_of_a_tracker_that_has_ended_is_waited_for(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)])
+        wake, join, is_joined = track._Told.wake, track._Way.join, threading.Event()
+
+        def wake_and_go_on(told):
+            wake(told)
+            is_joined.wait()
+
+        def say_and_join(way, seconds):
+            is_joined.set()
+            join(way, seconds)
+
+        self.patch(track._Told, "wake", wake_and_go_on)
+        self.patch(track._Way, "join", say_and_join)
+        self.assertEqual(self.track(folder, "tensorboard"), (0, ""))
+
+    def test_a_package_that_ends_its_thread_has_failed(self):
+        for number, error in enumerate((SystemExit(3), KeyboardInterrupt())):
+            folder = self.run_folder(f"mine{number}", [evaluation(10, 0.5)])
+            with unittest.mock.patch.object(trackers.Mlflow, "begin", side_effect=error):
+                code, errors = self.track(folder, f"mlflow:{self.path}/ml", "tensorboard")
+            self.assertEqual((code, errors.count("\n")), (1, 1), errors)
+            self.assertIn(f"ml: {type(error).__name__}: ", errors)
+            self.assertIn(("test/accuracy", 10, 0.5), self.events(folder / "tensorboard"))
+
+    def test_a_tracker_is_there_once(self):
+        code, errors = self.track(self.run_folder(), "tensorboard", "tensorboard")
+        self.assertEqual(code, 2)
+        self.assertIn("--to tensorboard is there more than once", errors)
+        here = pathlib.Path.cwd()
+        self.patch(os, "environ", {})
+        for one, other in (
+            ("mlflow", "mlflow:mlruns"),
+            ("mlflow:ml", f"mlflow:{here}/ml"),
+            ("tensorboard:tb", "tensorboard:./tb"),
+            ("wandb:wb", "wandb:wb/"),
+        ):
+            code, errors = self.track(self.path, one, other, more=("--check=names",))
+            self.assertEqual((code, f"--to {other} and {one} are the same" in errors), (2, True), errors)
+        several = ("mlflow", "mlflow:ml", "wandb", "wandb:ml", "tensorboard", "tensorboard:ml")
+        self.assertEqual(self.track(self.path, *several, more=("--check=names",)), (0, ""))
+
+    def interrupt_once_it_has(self, kind, name):
+        """A Ctrl-C when that has been called the first time."""
+        plain, calls = getattr(kind, name), []
+
+        def then_interrupt(*arguments):
+            result = plain(*arguments)
+            if not calls:
+                os.kill(os.getpid(), signal.SIGINT)
+            calls.append(1)
+            return result
+
+        self.patch(kind, name, then_interrupt)
+
+    def test_a_following_that_ends_before_the_run_leaves_it_to_be_gone_on_with(self):
+        sys.modules.pop("wandb", None)
+        sys.path.insert(0, str(FAKES))
+        self.addCleanup(sys.path.remove, str(FAKES))
+        folder = self.run_folder(records=[evaluation(10, 0.5)], summary=None)
+        self.interrupt_once_it_has(trackers.Wandb, "log")
+        self.assertEqual(self.track(folder, f"wandb:{self.path}/wb", more=()), (0, ""))
+        (kept,) = self.path.glob("wb/wandb/offline-run-*/fake.json")
+        run = json.loads(kept.read_text(encoding="utf-8"))
+        self.assertEqual((run["preempting"], run["exit_code"]), (True, 1))
+        # The rest is sent to the same run.
+        kept.unlink()
+        self.write(folder / "summary.json", SUMMARY)
+        self.assertEqual(self.track(folder, f"wandb:{self.path}/wb", more=()), (0, ""))
+        (kept,) = self.path.glob("wb/wandb/offline-run-*/fake.json")
+        again = json.loads(kept.read_text(encoding="utf-8"))
+        self.assertEqual((again["given"]["id"], again["exit_code"]), (kept.parent.name.split("-")[-1], 0))
+        self.assertNotIn("preempting", again)
+
+    def run_whose_coordinator_is_gone(self, summary):
+        folder = self.run_folder(records=[evaluation(10, 0.5)], summary=summary)
+        (folder / "coordinator.state.lock").write_text(
+            f"process {self.ended_process()} of host {socket.gethostname()}", encoding="utf-8"
+        )
+        self.patch(track, "QUIET_SECONDS", 0.0)
+        self.patch(track, "LOOK_SECONDS", 0.01)
+        return folder
+
+    def ended_process(self):
+        ended = os.fork()
+        if ended == 0:
+            os._exit(0)
+        os.waitpid(ended, 0)
+        return ended
+
+    def test_a_slow_tracker_of_a_finished_run_is_no_silence(self):
+        folder = self.run_whose_coordinator_is_gone(SUMMARY)
+        looked, look, begin = threading.Semaphore(0), track._Silence.look, trackers.Mlflow.begin
+
+        def say_that_it_looks(silence):
+            found = look(silence)
+            looked.release()
+            return found
+
+        def begin_when_it_has_looked(*arguments):
+            for _ in range(2):
+                looked.acquire()
+            return begin(*arguments)
+
+        self.patch(track._Silence, "look", say_that_it_looks)
+        self.patch(trackers.Mlflow, "begin", begin_when_it_has_looked)
+        self.assertEqual(self.track(folder, f"mlflow:{self.path}/ml", more=()), (0, ""))
+        self.assertEqual(self.mlflow_runs()[1][0].info.status, "FINISHED")
+
+    def test_a_run_that_ends_when_it_is_given_up_has_its_own_end(self):
+        folder = self.run_whose_coordinator_is_gone(None)
+        gone = track._coordinator_gone
+
+        def ends_now(of):
+            self.write(folder / "summary.json", SUMMARY)
+            return gone(of)
+
+        self.patch(track, "_coordinator_gone", ends_now)
+        code, errors = self.track(folder, f"mlflow:{self.path}/ml", more=())
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(self.mlflow_runs()[1][0].info.status, "FINISHED")
+
+    def test_an_experiment_without_a_run_to_do_is_over(self):
+        folder = self.experiment()
+        self.assertFalse(track._is_over(folder))
+        state = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+        state["runs"].pop()
+        self.write(folder / "experiment.json", state)
+        self.assertTrue(track._is_over(folder))
+        (folder / "experiment.json").write_text("{", encoding="utf-8")
+        self.assertFalse(track._is_over(folder))
+
+    def test_silence_is_named_once(self):
+        folder = self.run_folder(records=[evaluation(10, 0.5)], summary=None)
+        self.patch(track, "QUIET_SECONDS", 0.0)
+        silence, errors = track._Silence(folder), io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            self.assertEqual([silence.look() for _ in range(3)], [False] * 3)
+            self.append(folder, evaluation(20, 0.5))
+            self.assertFalse(silence.look())
+        said = errors.getvalue()
+        self.assertEqual(said.count("nothing has been written for"), 2, said)
+        self.assertIn("Ctrl-C ends the following", said)
+
+    def test_a_run_whose_coordinator_is_gone_ends_with_an_unknown_state(self):
+        folder, ended = self.run_whose_coordinator_is_gone(None), self.ended_process()
+        lock = folder / "coordinator.state.lock"
+        for holder, gone in (
+            (f"process {ended} of host somewhere.else", False),
+            (f"process {os.getpid()} of host {socket.gethostname()}", False),
+            ("no process", False),
+            (f"process {10**30} of host {socket.gethostname()}", False),
+            (f"process {ended} of host {socket.gethostname()}", True),
+        ):
+            lock.write_text(holder, encoding="utf-8")
+            self.assertEqual(bool(track._coordinator_gone(folder)), gone, holder)
+        # One in another container has no number here.
+        with open(lock, "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            self.assertEqual(track._coordinator_gone(folder), "")
+        # Of the run before in this folder.
+        written = lock.stat().st_mtime_ns
+        os.utime(folder / "cluster.textproto", ns=(written + 1, written + 1))
+        self.assertEqual(track._coordinator_gone(folder), "")
+        os.utime(folder / "cluster.textproto", ns=(written, written))
+        code, errors = self.track(folder, f"mlflow:{self.path}/ml", more=())
+        self.assertEqual(code, 1)
+        self.assertIn("its state is unknown, and the following ends", errors)
+        _, (run,) = self.mlflow_runs()
+        self.assertEqual((run.data.tags["slackline.state"], run.info.status), ("unknown", "FAILED"))
+        self.assertEqual(self.history("test/accuracy"), [(10, 0.5)])
+        # It has gone on after all, and is another one then.
+        self.write(folder / "summary.json", SUMMARY)
+        self.assertEqual(self.track(folder, f"mlflow:{self.path}/ml"), (0, ""))
+        _, (run,) = self.mlflow_runs()
+        self.assertEqual((run.data.tags["slackline.state"], run.info.status), ("FINISHED", "FINISHED"))
+
     def test_what_could_not_be_sent_is_sent_when_the_tracker_is_back(self):
         folder = self.run_folder(records=[train(0, 5, 1.0), train(1, 5, 2.0), evaluation(10, 0.5)])
-        way = track._Way(self.asked(folder), f"mlflow:{self.path}/ml")
+        way = track._Way(self.asked(folder), f"mlflow:{self.path}/ml", threading.Lock())
         log = trackers.Mlflow.log
         self.addCleanup(setattr, trackers.Mlflow, "log", log)
         errors, calls = io.StringIO(), []
@@ -384,12 +666,14 @@ class TrackTest(unittest.TestCase):
         self.addCleanup(setattr, importlib.util, "find_spec", found)
         importlib.util.find_spec = lambda name: None
         for package, pip in (("mlflow", "mlflow-skinny"), ("wandb", "wandb")):
-            code, errors = self.track(self.path, package, more=("--check",))
+            # Nobody sends from here.
+            self.assertEqual(self.track(self.path, package, more=("--check=names",)), (0, ""))
+            code, errors = self.track(self.path, package, more=("--check=packages",))
             self.assertEqual(code, 2)
             self.assertIn(
                 f"has no package {package}; install it with: {sys.executable} -m pip install {pip}\n", errors
             )
-        self.assertEqual(self.track(self.path, "tensorboard", more=("--check",)), (0, ""))
+        self.assertEqual(self.track(self.path, "tensorboard", more=("--check=packages",)), (0, ""))
         self.assertEqual(set(trackers.PIP_PACKAGES), {"mlflow", "wandb", "tensorboard"})
 
 

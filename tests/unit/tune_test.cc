@@ -16,8 +16,7 @@
 #include "tools/experiment/ablation.h"
 #include "tools/experiment/rate_factor.h"
 
-namespace slackline {
-namespace {
+namespace slackline::tune_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -417,5 +416,4 @@ TEST_F(TuneTest, ProblemsNameTheFlag) {
               StartsWith("--tune-seeds: tune.seed[0]: value is 1"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::tune_test

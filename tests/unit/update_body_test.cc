@@ -19,8 +19,7 @@
 #include "tests/support/optimizers.h"
 #include "tests/support/update_case.h"
 
-namespace slackline {
-namespace {
+namespace slackline::update_body_test {
 
 using ::testing::HasSubstr;
 
@@ -187,5 +186,4 @@ TEST(OptimizerCudaArgumentsTest, AFailedLaunchIsReported) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("launch of an"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::update_body_test

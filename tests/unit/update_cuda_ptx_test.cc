@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline {
-namespace {
+namespace slackline::update_cuda_ptx_test {
 
 using ::testing::AnyOf;
 using ::testing::Contains;
@@ -48,5 +47,4 @@ TEST(UpdateCudaPtxTest, AlignedArraysAreReadAndWrittenFourFloatsAtATime) {
   EXPECT_THAT(instructions, Contains(StartsWith("st.global.v4.")));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::update_cuda_ptx_test

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace slackline {
-namespace {
+namespace slackline::usage_error_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -107,5 +106,4 @@ TEST_F(UsageErrorTest, AWordTooManyIsNamed) {
                         "many\n"));
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::usage_error_test

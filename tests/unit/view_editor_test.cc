@@ -19,8 +19,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator/job_end.h"
 
-namespace slackline {
-namespace {
+namespace slackline::view_editor_test {
 
 using Committed = ViewEditor::Committed;
 
@@ -551,5 +550,4 @@ TEST(ViewChangeTest, WhatDoesNotFitIsRefused) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::view_editor_test

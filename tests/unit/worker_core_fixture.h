@@ -108,6 +108,7 @@ class WorkerCoreTest : public ::testing::Test {
     Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       core.Start(now, effects);
     });
+    AskNext();
     Admit();
     Show(view(2));
   }
@@ -199,6 +200,13 @@ class WorkerCoreTest : public ::testing::Test {
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       core.OnComputed(loss, now, effects);
     });
+    if (asks_at_once_) AskNext();
+  }
+  // The program asks what comes next.
+  void AskNext() {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnAsked(now, effects);
+    });
   }
   // Trains to the end; the other worker is done as well.
   void TrainToTheFinalModel() {
@@ -237,7 +245,7 @@ class WorkerCoreTest : public ::testing::Test {
     std::vector<wire::Call> calls;
     for (const Message& message : to_coordinator_) {
       const wire::Call& call = message.header.call();
-      if (message.header.has_call() && !call.gather().passes())
+      if (message.header.has_call() && !call.has_goes_on())
         calls.push_back(call);
     }
     return calls;
@@ -246,10 +254,10 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<uint64_t> Places() const {
     std::vector<uint64_t> places;
     for (const Message& message : to_coordinator_) {
-      const wire::Gather& gather = message.header.call().gather();
-      if (gather.passes() &&
-          (places.empty() || places.back() != gather.place()))
-        places.push_back(gather.place());
+      const wire::Call& call = message.header.call();
+      if (call.has_goes_on() &&
+          (places.empty() || places.back() != call.goes_on().place()))
+        places.push_back(call.goes_on().place());
     }
     return places;
   }
@@ -260,6 +268,8 @@ class WorkerCoreTest : public ::testing::Test {
   std::optional<WorkerCore> core_;
   absl::Time now_ = absl::UnixEpoch();
   bool coordinator_answers_ = true;
+  // The program does nothing else after a step.
+  bool asks_at_once_ = true;
   std::vector<Message> to_coordinator_;
   std::vector<Message> to_shards_;
   std::vector<WorkerCore::Action> actions_;

@@ -11,8 +11,7 @@
 #include "tests/unit/worker_core_fixture.h"
 #include "worker/core/worker_core.h"
 
-namespace slackline {
-namespace {
+namespace slackline::worker_core_tables_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -219,5 +218,4 @@ TEST_F(StepByTableTest, TheNextPullGoesAheadWhenThisOneIsComplete) {
   EXPECT_NE(LastPull(), of_clock_1);
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::worker_core_tables_test

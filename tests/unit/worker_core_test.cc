@@ -23,8 +23,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker_core_fixture.h"
 
-namespace slackline {
-namespace {
+namespace slackline::worker_core_test {
 
 using ::testing::AllOf;
 using ::testing::Ge;
@@ -323,6 +322,56 @@ TEST_F(WorkerCoreTest, ItsOwnWorkHasNoDeadline) {
 
 // ---- The end ----------------------------------------------------------------
 
+TEST_F(WorkerCoreTest, AfterItsLastStepItLeavesWhenItsProgramAsksForMore) {
+  asks_at_once_ = false;
+  Join();
+  AnswerPull();
+  for (Clock clock = 0; clock < kSteps; ++clock) {
+    Compute(/*loss=*/1);
+    AnswerPush(static_cast<uint64_t>(clock) + 1);
+    if (clock + 1 < kSteps) AnswerPull();
+  }
+  EXPECT_THAT(Calls(), IsEmpty());
+  EXPECT_TRUE(core_->has_trained());
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
+  Pass(10 * kWaitTimeout);
+  // A change that is wanted meanwhile does not wait for the program.
+  wire::View wanted = RunningView(3);
+  wanted.mutable_change()->set_id(9);
+  wanted.mutable_change()->mutable_cutting();
+  Show(wanted);
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_EQ(Calls()[0].step_limit().clock(), kSteps);
+  // Nor does the program miss the state.
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.AskState(now, effects);
+    core.SetNeed(WorkerCore::Need::kState, now);
+  });
+  AnswerWithState(7);
+  ASSERT_NE(state_, nullptr);
+  EXPECT_FALSE(Calls().back().has_leave());
+  AskNext();
+  EXPECT_TRUE(Calls().back().has_leave());
+  EXPECT_TRUE(Calls().back().leave().failure().empty());
+  EXPECT_FALSE(core_->has_trained());
+}
+
+TEST_F(WorkerCoreTest, WhoAsksBeforeItsLastGradientsHaveArrivedLeavesThen) {
+  Join();
+  AnswerPull();
+  for (Clock clock = 0; clock < kSteps; ++clock) {
+    Compute(/*loss=*/1);
+    if (clock + 1 == kSteps) break;
+    AnswerPush(static_cast<uint64_t>(clock) + 1);
+    AnswerPull();
+  }
+  EXPECT_THAT(Calls(), IsEmpty());
+  EXPECT_FALSE(core_->has_trained());
+  AnswerPush(kSteps);
+  ASSERT_THAT(Calls(), Not(IsEmpty()));
+  EXPECT_TRUE(Calls().back().has_leave());
+}
+
 TEST_F(WorkerCoreTest, TheChiefConcludesWhenAllAreDone) {
   TrainToTheFinalModel();
   ASSERT_EQ(Count<WorkerCore::Conclude>(), 1);
@@ -405,8 +454,8 @@ TEST_F(WorkerCoreTest, ASuspendedWorkerAsksForACheckpointAndGoesOn) {
   });
   EXPECT_TRUE(core_->ending().ok());
   ASSERT_THAT(Calls(), SizeIs(1));
-  EXPECT_TRUE(Calls()[0].stop().checkpoint());
-  EXPECT_EQ(Calls()[0].stop().reason(), "its time is over");
+  EXPECT_TRUE(Calls()[0].has_suspend());
+  EXPECT_EQ(Calls()[0].suspend().reason(), "its time is over");
   wire::View last = RunningView(4);
   last.set_state(wire::FAILED);
   last.mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
@@ -445,8 +494,8 @@ TEST_F(WorkerCoreTest, ASuspendedWorkerThatJoinsAgainAsksWhenItHasJoined) {
   Admit();
   Show(RunningView(2));
   ASSERT_THAT(Calls(), SizeIs(1));
-  EXPECT_TRUE(Calls()[0].stop().checkpoint());
-  EXPECT_EQ(Calls()[0].stop().reason(), "its time is over");
+  EXPECT_TRUE(Calls()[0].has_suspend());
+  EXPECT_EQ(Calls()[0].suspend().reason(), "its time is over");
   Pass(2 * WorkerCore::kSuspendJoinMax);
   EXPECT_TRUE(core_->ending().ok()) << core_->ending();
 }
@@ -1344,5 +1393,4 @@ TEST_F(GoOnTest, WhereNothingIsLeftToDoItFinishes) {
   }
 }
 
-}  // namespace
-}  // namespace slackline
+}  // namespace slackline::worker_core_test

@@ -13,6 +13,7 @@
 #include "common/config/parse_text.h"
 #include "common/io/sha256.h"
 #include "common/status.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "job/job_config.h"
 #include "tools/experiment/rate_factor.h"
 #include "tools/experiment/replay_spec.h"
@@ -339,6 +340,7 @@ class Expansion {
       run.seed = seed;
       run.config = *config;
       run.config.mutable_coordinator()->clear_port();
+      note(TakeTrack(&run.config));
       run.key = Sha256Hex(absl::StrCat(ToText(run.config), "\n",
                                        fingerprint.empty() ? variant.replay
                                                            : fingerprint))
@@ -357,6 +359,19 @@ class Expansion {
     for (const std::string& problem : problems) {
       by_problem_[problem].push_back(&draft);
     }
+  }
+
+  // Who follows the experiment follows all of its runs.
+  absl::Status TakeTrack(config::ClusterConfig* config) {
+    if (!track_taken_) plan_.track = config->track();
+    const bool same = google::protobuf::util::MessageDifferencer::Equals(
+        plan_.track, config->track());
+    track_taken_ = true;
+    config->clear_track();
+    if (same) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "track: it is another one than that of the first variant, and an "
+        "experiment has one for all; set it in the base config");
   }
 
   // `delays`: those of the draft, with the whole path of a folder. Of a run
@@ -471,6 +486,7 @@ class Expansion {
   int last_worker_group_ = 0;
   std::vector<Draft> drafts_;
   ExperimentPlan plan_;
+  bool track_taken_ = false;
   std::vector<std::string> problems_;
   std::map<std::string, std::vector<const Draft*>> by_problem_;
 };

@@ -26,8 +26,8 @@ using AxisValues = std::vector<std::pair<std::string, std::string>>;
 inline constexpr int64_t kFirstTuneSeed = 1001;
 
 struct PlannedVariant {
-  std::string name;               // Unique; fit for a file name.
-  std::string mode;               // ModeText() of its config.
+  std::string name;  // Unique; fit for a file name.
+  std::string mode;  // ModeText() of its config.
   // Its own, without those of the experiment and of the tune.
   std::vector<std::string> sets;
   std::string replay;  // ReplaySpec::text; empty: a job of processes.
@@ -56,6 +56,9 @@ struct PlannedRun {
 };
 
 struct ExperimentPlan {
+  // Of the base config, with what the experiment sets: who is told of the
+  // experiment and its runs. The configs of these have none.
+  config::Track track;
   // With its defaults filled in; `base` is an absolute path, and so is each
   // recorded `replay`.
   experiment::Experiment experiment;

@@ -112,6 +112,9 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
 }
 
 void ClientCore::ForgetServersGone() {
+  std::erase_if(answers_, [&](const auto& entry) {
+    return view_->FindServer(entry.first) == nullptr;
+  });
   std::erase_if(links_, [&](const auto& entry) {
     const auto& [owner, link] = entry;
     const wire::ServerMember* const server = view_->FindServer(owner.server);
@@ -675,6 +678,9 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
     unit->answered = true;
     link->round_trip.Add(now - unit->sent);
     link->message_size.Add(unit->under_way, now - unit->sent);
+    AnswerTimes& answers = answers_[from.server];
+    ++answers.messages;
+    answers.time += now - unit->sent;
   }
   for (const wire::PushAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();

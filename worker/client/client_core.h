@@ -282,6 +282,12 @@ class ClientCore {
   // Pushes and pulls that were sent again. Probes are none, nor are questions
   // of a pull that turns out to be parked.
   uint64_t retries() const { return retries_; }
+  // How long servers have taken to answer pushes, by their indices.
+  struct AnswerTimes {
+    uint64_t messages = 0;
+    absl::Duration time;
+  };
+  const std::map<int32_t, AnswerTimes>& answers() const { return answers_; }
   // How many shard threads it keeps a state for.
   size_t links() const { return links_.size(); }
 
@@ -552,6 +558,7 @@ class ClientCore {
   uint64_t bytes_resent_ = 0;
   uint64_t bytes_pulled_ = 0;
   uint64_t retries_ = 0;
+  std::map<int32_t, AnswerTimes> answers_;
 };
 
 }  // namespace slackline

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "common/thread_name.h"
+#include "common/timeline/event_names.h"
 #include "worker/collective/rendezvous.h"
 
 namespace slackline {
@@ -32,6 +34,8 @@ MeshCollective::MeshCollective(const GroupOptions& options,
     : rank_(options.rank),
       world_size_(options.world_size),
       link_(options.link),
+      time_(options.time),
+      tracks_{options.track, options.sums_track},
       meshes_{std::move(mesh), std::move(sums)} {
   for (const LaneIndex lane : {kRanks, kServers}) {
     if (meshes_[lane] != nullptr)
@@ -132,6 +136,7 @@ MeshCollective::SteadyTime MeshCollective::TakeLink(
 }
 
 void MeshCollective::Run(LaneIndex index) {
+  NameThisThread(index == kRanks ? "all-reduce" : "server sums");
   Mesh& mesh = *meshes_[index];
   if (absl::Status status = mesh.BeginWatch(); !status.ok())
     Abort(std::move(status));
@@ -148,11 +153,22 @@ void MeshCollective::Run(LaneIndex index) {
     const int64_t number = lane.completed;
     const SteadyTime least_end = TakeLink(index, operation);
     lock.Unlock();
+    const bool recorded = IsOn(tracks_[index]);
+    const absl::Time begun = recorded ? time_.Now() : absl::Time();
     absl::Status status = mesh.Run(operation, number);
     lock.Lock();
     if (status.ok() && link_.has_value()) {
       while (failure_.ok() && lock.WaitUntil(work_changed_[index], least_end)) {
       }
+    }
+    if (recorded) {
+      tracks_[index]->Add(
+          {.name = operation.root.has_value() ? timeline_names::kBroadcast
+                                              : timeline_names::kAllReduce,
+           .begun = begun,
+           .until = time_.Now(),
+           .number =
+               static_cast<int64_t>(operation.data.size() * sizeof(float))});
     }
     lane.running = false;
     if (status.ok()) {
@@ -174,6 +190,7 @@ void MeshCollective::Run(LaneIndex index) {
 }
 
 void MeshCollective::Watch() {
+  NameThisThread("group watch");
   absl::Status loss = meshes_[kRanks]->AwaitLoss();
   if (loss.ok()) return;
   {

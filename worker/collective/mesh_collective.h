@@ -22,6 +22,8 @@
 #include "common/keys/secret.h"
 #include "common/mutex.h"
 #include "common/net/delayed/link_model.h"
+#include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/rendezvous_store.h"
 
@@ -61,6 +63,11 @@ struct GroupOptions {
   std::function<absl::Status()> keep_trying = nullptr;
   // Used while the group forms. May be null in a world of one rank.
   RendezvousStore* store = nullptr;
+  // Operations go to these tracks, of the ranks and of sums by servers, once
+  // the group has formed; nullptr: nowhere. They outlive the group.
+  TimelineTrack* track = nullptr;
+  TimelineTrack* sums_track = nullptr;
+  TimeSource time = {};
   // Makes the connections for sums by servers; null: there are none.
   std::function<std::unique_ptr<Mesh>()> sums = nullptr;
 };
@@ -163,6 +170,8 @@ class MeshCollective final : public Collective {
   const Rank rank_;
   const int32_t world_size_;
   const std::optional<LinkModel> link_;
+  const TimeSource time_;
+  const std::array<TimelineTrack*, kLanes> tracks_;
   const std::array<std::unique_ptr<Mesh>, kLanes> meshes_;
 
   Mutex mutex_;

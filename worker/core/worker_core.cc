@@ -226,6 +226,15 @@ void WorkerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
   Perform(&member, now, effects);
 }
 
+void WorkerCore::AnswerInspection(wire::Inspected inspected, Payload frame,
+                                  absl::Time now, Effects* effects) {
+  MemberCore::Effects member;
+  unheeded_.insert(member_.AnswerInspection(std::move(inspected),
+                                            std::move(frame), now, &member));
+  for (Message& message : member.sends)
+    effects->to_coordinator.push_back(std::move(message));
+}
+
 std::string WorkerCore::WhyRemoved(absl::Time now) const {
   return absl::StrCat("the coordinator gave this worker up: ",
                       member_.WhyFenced(now));
@@ -254,6 +263,8 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
   if (member->look_at.has_value()) effects->look_at = member->look_at;
   if (member->try_links.has_value())
     effects->try_links = std::move(member->try_links);
+  std::move(member->inspections.begin(), member->inspections.end(),
+            std::back_inserter(effects->inspections));
   // Handling a view may make a heartbeat or a call due.
   for (Message& message : member->sends)
     effects->to_coordinator.push_back(std::move(message));
@@ -406,8 +417,7 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
   AbortGroupIfOver(effects);
   // Who is held up in a step tells where it will stop: the others may wait for
   // that, and it for them.
-  if (state_ < State::kDraining)
-    Notify(follower_->Promise(*view), now, effects);
+  if (state_ < State::kDone) Notify(follower_->Promise(*view), now, effects);
   switch (state_) {
     case State::kWaiting:
       if (view->number() > waited_view_) Decide(now, effects);
@@ -459,6 +469,11 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   Perform(&joining, now, effects);
 }
 
+void WorkerCore::OnAsked(absl::Time now, Effects* effects) {
+  asked_ = true;
+  if (state_ == State::kTrained) Leave(now, effects);
+}
+
 void WorkerCore::OnInitialized(absl::Time now, Effects* effects) {
   if (state_ == State::kInitializing) Decide(now, effects);
 }
@@ -501,8 +516,7 @@ void WorkerCore::SayWhereItGoesOnIfDue(absl::Time now, Effects* effects) {
   const Clock step = *std::exchange(goes_on_at_, std::nullopt);
   wire::Call call;
   // As wire::Gather says: in the step.
-  call.mutable_gather()->set_place(static_cast<uint64_t>(2 * step + 1));
-  call.mutable_gather()->set_passes(true);
+  call.mutable_goes_on()->set_place(static_cast<uint64_t>(2 * step + 1));
   Notify({std::move(call)}, now, effects);
 }
 
@@ -758,8 +772,7 @@ void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
   if (!examples_.has_value() || clock_ <= asked_at_) return;
   asked_at_ = clock_;
   wire::Call call;
-  call.mutable_lease()->set_clock(clock_);
-  call.mutable_lease()->set_busy(true);
+  call.mutable_has_examples()->set_clock(clock_);
   Notify({std::move(call)}, now, effects);
 }
 
@@ -991,6 +1004,7 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
     effects->log.push_back(what);
   }
   loss_was_finite_ = std::isfinite(loss);
+  asked_ = false;
   ++clock_;
   ++counts_.steps;
   counts_.ranges += examples_.has_value();
@@ -1156,6 +1170,7 @@ void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
 void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
                              Effects* effects) {
   if (!InGroup()) return;
+  asked_ = false;
   if (state_ == State::kConnecting) {
     // A newer view says whom to connect to.
     if (view()->proto().group() != group_) return Decide(now, effects);
@@ -1246,9 +1261,18 @@ bool WorkerCore::AllDone() const {
 }
 
 void WorkerCore::Leave(absl::Time now, Effects* effects) {
-  Enter(State::kDone, now);
   member_.Cancel(
       std::exchange(lease_call_, 0));  // Nothing is left to be given.
+  if (!asked_) {
+    // Its program may still want something of the job, which ends when all have
+    // left. The coordinator hears at once that the training is over.
+    Enter(State::kTrained, now);
+    MemberCore::Effects member;
+    member_.SetStats(Stats(now));
+    member_.SendHeartbeat(now, &member);
+    return Perform(&member, now, effects);
+  }
+  Enter(State::kDone, now);
   effects->log.push_back(absl::StrCat("completed ", clock_, " steps"));
   wire::Call leave;
   leave.mutable_leave();
@@ -1451,6 +1475,12 @@ run::WorkerStats WorkerCore::Stats(absl::Time now) const {
     stats.set_bytes_resent(client_->bytes_resent());
     stats.set_bytes_pulled(client_->bytes_pulled());
     stats.set_retries(client_->retries());
+    for (const auto& [server, answers] : client_->answers()) {
+      run::ServerAnswers& told = *stats.add_answers();
+      told.set_server(server);
+      told.set_messages(answers.messages);
+      told.set_seconds(absl::ToDoubleSeconds(answers.time));
+    }
   }
   *stats.mutable_progress() = Progress(now);
   // Of the core, which alone knows a step that was skipped at the end.
@@ -1521,6 +1551,9 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
     case State::kLeasing:
       is(P::WAITING_FOR_WORKERS,
          absl::StrCat("waiting for ", WaitingText(now)));
+      break;
+    case State::kTrained:
+      is(P::WORKING, "past its last step, and its program is at work");
       break;
     case State::kDone:
       if (AllDone()) {

@@ -167,8 +167,9 @@ class WorkerCore {
   }
 
   struct Effects {
-    std::optional<size_t> look_at;            // As in MemberCore::Effects.
-    std::optional<wire::TryLinks> try_links;  // Likewise.
+    std::optional<size_t> look_at;              // As in MemberCore::Effects.
+    std::optional<wire::TryLinks> try_links;    // Likewise.
+    std::vector<wire::Inspection> inspections;  // To AnswerInspection().
     std::vector<Message> to_coordinator;
     // A newer view. The driver connects to its servers before it sends what is
     // in to_shards.
@@ -202,10 +203,20 @@ class WorkerCore {
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
   // As MemberCore::OnLinks().
   void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
+  // As of MemberCore.
+  void AnswerInspection(wire::Inspected inspected, Payload frame,
+                        absl::Time now, Effects* effects);
   // Repeats what has waited too long, and lets deadlines run out. Call it at
   // NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
+
+  // The driver's program asks what comes next. Each of its steps, and each step
+  // that is lost, takes that back. A worker that has done its last step leaves
+  // once its program asks: until then the job goes on for it, and answers
+  // AskState() and Call() for example. To be called before an action is waited
+  // for; of no effect if nothing depends on it.
+  void OnAsked(absl::Time now, Effects* effects);
 
   // Ends of actions. The driver drops the group before OnGroupLost().
   void OnInitialized(absl::Time now, Effects* effects);
@@ -312,6 +323,8 @@ class WorkerCore {
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
   Clock clock() const { return clock_; }
+  // It has done its last step, and its program has not asked what comes next.
+  bool has_trained() const { return state_ == State::kTrained; }
   bool by_all_reduce() const {
     return follower_.has_value() && follower_->by_all_reduce();
   }
@@ -373,6 +386,7 @@ class WorkerCore {
     kReadingState,  // Action.
     kGiving,        // Until the servers have the state of all.
     kDraining,      // Until the last pushes are acknowledged.
+    kTrained,       // Until the program asks what comes next.
     kDone,          // Has left; perhaps as the chief it waits for the others.
     kFinalPull,     // The chief reads the final model.
     kConcluding,    // Action.
@@ -544,6 +558,7 @@ class WorkerCore {
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
   bool has_begun_ = false;       // With its first step.
+  bool asked_ = false;           // As OnAsked() says.
   uint64_t gather_call_ = 0;     // Of the program, without an answer so far.
   // Of the step that is to be said once there is one: until then the program is
   // where it called.

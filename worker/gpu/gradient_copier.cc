@@ -8,6 +8,7 @@
 #include "common/cuda/cuda_status.h"
 #include "common/floats/half_cuda.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -69,18 +70,20 @@ GradientCopier::GradientCopier(const Options& options, CudaStream stream,
 
 GradientCopier::~GradientCopier() { Drop(); }
 
+absl::StatusOr<CudaEvent> GradientCopier::TakeEvent() {
+  if (free_events_.empty()) return CreateCudaEvent();
+  CudaEvent event = std::move(free_events_.back());
+  free_events_.pop_back();
+  return event;
+}
+
 absl::Status GradientCopier::StartAfter(cudaStream_t producer, Source source) {
   const bool rounded = options_.round_to.has_value() && !source.exact;
   SL_CHECK(source.elements >= 1 && source.elements <= options_.elements_max,
            absl::StrCat("copy of ", source.elements, " elements, at most ",
                         options_.elements_max, " were announced"));
-  CudaEvent done;
-  if (free_events_.empty()) {
-    SL_ASSIGN_OR_RETURN(done, CreateCudaEvent());
-  } else {
-    done = std::move(free_events_.back());
-    free_events_.pop_back();
-  }
+  SL_ASSIGN_OR_RETURN(CudaEvent begun, TakeEvent());
+  SL_ASSIGN_OR_RETURN(CudaEvent done, TakeEvent());
   const size_t bytes = static_cast<size_t>(source.elements) *
                        (rounded ? sizeof(uint16_t) : sizeof(float));
   // From here on the copy is in flight, whatever fails: Drop() waits for it.
@@ -88,8 +91,11 @@ absl::Status GradientCopier::StartAfter(cudaStream_t producer, Source source) {
       copies_.emplace_back(InFlight{.source = std::move(source),
                                     .rounded = rounded,
                                     .buffer = pool_.Take(bytes),
+                                    .begun = std::move(begun),
                                     .done = std::move(done)});
   SL_RETURN_IF_ERROR(MakeFollow(producer, stream_.get(), order_.get()));
+  SL_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(copy.begun.get(), stream_.get()), "record of an event"));
   const void* from = copy.source.device;
   if (rounded) {
     auto* const halves = static_cast<uint16_t*>(rounded_.get());
@@ -116,16 +122,22 @@ bool GradientCopier::NextIsThere() const {
 
 absl::StatusOr<GradientCopier::Copy> GradientCopier::Next() {
   SL_CHECK(!copies_.empty(), "no copy was started");
+  SL_RETURN_IF_ERROR(WaitForEvent(copies_.front().begun.get(), options_.timeout,
+                                  copies_.front().source.name));
+  const absl::Time begun = TimeSource().Now();
   SL_RETURN_IF_ERROR(WaitForEvent(copies_.front().done.get(), options_.timeout,
                                   copies_.front().source.name));
+  const absl::Duration waited = TimeSource().Now() - begun;
   InFlight copy = std::move(copies_.front());
   copies_.pop_front();
+  free_events_.push_back(std::move(copy.begun));
   free_events_.push_back(std::move(copy.done));
   const size_t elements = static_cast<size_t>(copy.source.elements);
   const size_t bytes = elements * sizeof(float);
   if (!copy.rounded) {
     return Copy{.id = copy.source.id,
-                .values = std::move(copy.buffer).ToPayload(bytes)};
+                .values = std::move(copy.buffer).ToPayload(bytes),
+                .waited = waited};
   }
   Payload values = Payload::Allocate(bytes);
   float* const floats = reinterpret_cast<float*>(values.MutableData());
@@ -139,7 +151,8 @@ absl::StatusOr<GradientCopier::Copy> GradientCopier::Next() {
         ": a number is beyond float16's largest, 65504, or is none; use "
         "push_type: BFLOAT16, which has float32's range"));
   }
-  return Copy{.id = copy.source.id, .values = std::move(values)};
+  return Copy{
+      .id = copy.source.id, .values = std::move(values), .waited = waited};
 }
 
 void GradientCopier::Drop() {

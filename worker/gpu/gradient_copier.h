@@ -74,6 +74,8 @@ class GradientCopier {
   struct Copy {
     int id = 0;
     Payload values;  // float32. Its memory is used again when it is let go.
+    // How long Next() has waited for the copy itself, after what it follows.
+    absl::Duration waited;
   };
   // Waits for the oldest copy; empty() must be false. DeadlineExceeded after
   // the timeout; the copy stays. InvalidArgument if a number that was rounded
@@ -90,8 +92,10 @@ class GradientCopier {
     Source source;
     bool rounded;
     PinnedPool::Buffer buffer;
+    CudaEvent begun;  // What it follows is done.
     CudaEvent done;
   };
+  absl::StatusOr<CudaEvent> TakeEvent();
   GradientCopier(const Options& options, CudaStream stream, CudaEvent order,
                  DeviceMemory rounded);
 
@@ -102,7 +106,7 @@ class GradientCopier {
   // Of one copy after the other, in the order of the stream.
   const DeviceMemory rounded_;
   std::deque<InFlight> copies_;         // Oldest first.
-  std::vector<CudaEvent> free_events_;  // At most as many as were in flight.
+  std::vector<CudaEvent> free_events_;  // At most two for each in flight.
 };
 
 }  // namespace slackline

@@ -118,6 +118,8 @@ class TorchCudaModel final : public CudaModel {
     return Pass(batch, sink, [](int, const Payload&) {});
   }
 
+  absl::Duration copies_waited() const override { return copies_waited_; }
+
   absl::StatusOr<Evaluation> Evaluate(const Batch& batch) override {
     SL_RETURN_IF_ERROR(network_->Check(batch));
     try {
@@ -220,6 +222,7 @@ class TorchCudaModel final : public CudaModel {
                               const Parameters::GradientSink& sink,
                               const GradientReady& ready) {
     SL_RETURN_IF_ERROR(network_->Check(batch));
+    copies_waited_ = absl::ZeroDuration();
     gradients_.assign(gradient_names_.size(), Tensor());
     SL_RETURN_IF_ERROR(failure_);
     SL_RETURN_IF_ERROR(transfers_->status());
@@ -250,6 +253,7 @@ class TorchCudaModel final : public CudaModel {
     double loss = 0;
     while (!copier_->empty()) {
       SL_ASSIGN_OR_RETURN(GradientCopier::Copy copy, copier_->Next());
+      copies_waited_ += copy.waited;
       if (copy.id == kLoss) {
         float value = 0;
         std::memcpy(&value, copy.values.data(), sizeof(value));
@@ -268,6 +272,7 @@ class TorchCudaModel final : public CudaModel {
   std::vector<std::string> gradient_names_;  // By table, for errors.
   std::unique_ptr<ParameterTransfers> transfers_;
   std::unique_ptr<GradientCopier> copier_;
+  absl::Duration copies_waited_;   // In the present pass.
   std::vector<Tensor> gradients_;  // Of ForwardBackwardOnDevice().
 
   PinnedMemory batch_staging_;

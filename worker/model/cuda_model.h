@@ -41,6 +41,10 @@ class CudaModel : public Model {
   // compute_stream().
   virtual absl::StatusOr<double> ForwardBackwardOnDevice(
       const Batch& batch, const GradientOnDevice& ready) = 0;
+
+  // How long the last ForwardBackward() has waited for copies of gradients that
+  // were computed.
+  virtual absl::Duration copies_waited() const = 0;
 };
 
 // ---- For worker/model only

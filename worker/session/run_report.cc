@@ -15,6 +15,7 @@ constexpr double kLossWeight = 0.05;
 RunReport::RunReport(const Options& options, WorkerLoop* loop)
     : options_(options),
       loop_(loop),
+      time_(options.track),
       record_every_(TrainRecordInterval(options.steps_per_epoch)),
       last_record_(loop->Now()) {
   stats_.set_rank(static_cast<int32_t>(options.rank));
@@ -45,6 +46,7 @@ void RunReport::SkippedTo(Clock clock) {
   record_due_ = record_due_ ||
                 (!begins && clock_ / record_every_ < clock / record_every_);
   clock_ = clock;
+  time_.SetClock(clock);
 }
 
 void RunReport::AddNonfinite() { stats_.set_nonfinite(stats_.nonfinite() + 1); }
@@ -72,6 +74,7 @@ void RunReport::AddValue(const std::string& name, double value) {
 void RunReport::StepDone(Clock clock, int64_t examples) {
   clock_ = clock;
   time_.EndStep(&stats_);
+  time_.SetClock(clock);
   stats_.set_examples(stats_.examples() + examples);
   Publish();
   examples_ += examples;

@@ -15,6 +15,7 @@ class RunReport {
   struct Options {
     Rank rank{};
     int64_t steps_per_epoch = 0;
+    TimelineTrack* track = nullptr;  // As of StepClock.
   };
   RunReport(const Options& options, WorkerLoop* loop);  // Not owned.
 

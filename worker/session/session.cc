@@ -14,6 +14,7 @@
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/host_port.h"
+#include "common/inspection/timeline_source.h"
 #include "common/net/resolve.h"
 #include "common/optim/stale_rule.h"
 #include "common/process/join_request.h"
@@ -37,6 +38,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   loop.time = options.time;
   loop.transport = limits.transport();
   loop.health = options.health;
+  loop.inspection = options.inspection;
   loop.wait.spin_max = absl::Microseconds(limits.spin_us());
   WorkerCore::Options& core = loop.core;
   core.train = config.train();
@@ -186,10 +188,13 @@ Session::Session(const Options& options, ParameterMemory* parameters,
       parameters_(*parameters),
       to_coordinator_(to_coordinator),
       to_shard_threads_(to_shard_threads),
-      parts_(std::make_unique<const Parts>(std::move(parts))) {}
+      parts_(std::make_unique<const Parts>(std::move(parts))),
+      timeline_(std::make_unique<TimelineRecorder>()) {}
 
 Session::~Session() {
   if (life_ == nullptr) return;
+  // Who has done its last step has done its part.
+  if (!life_->step.has_value()) life_->SayAsked();
   Interrupt(absl::StrCat("worker ", static_cast<int>(options_.rank),
                          " was closed before the end of the job"));
   (void)Next();
@@ -232,6 +237,8 @@ void Session::OpenDoor(wire::JoinRequest* join) {
 
 absl::Status Session::BeginLife() {
   WorkerLoop::Options options = parts_->loop;
+  options.track = timeline_->TrackOf(timeline_names::kMessages);
+  TellTimelinesOf(timeline_.get(), options.time, &options.inspection);
   {
     const MutexLock lock(mutex_);
     options.core.joins_again = has_lived_;
@@ -342,6 +349,10 @@ absl::Status Session::FinishStep(std::optional<double> loss) {
 
 void Session::Loaded(absl::Duration took) {
   if (life_ != nullptr) life_->report.time().WasLoading(took);
+}
+
+void Session::CopiedGradients(absl::Duration took) {
+  if (life_ != nullptr) life_->report.time().WasPushing(took);
 }
 
 absl::StatusOr<std::vector<TableState>> Session::OptimizerState() {

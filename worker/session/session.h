@@ -37,6 +37,7 @@
 #include "absl/time/time.h"
 #include "common/health/health_board.h"
 #include "common/ids.h"
+#include "common/inspection/inspector.h"
 #include "common/keys/secret.h"
 #include "common/mutex.h"
 #include "common/net/transport.h"
@@ -44,6 +45,7 @@
 #include "common/optim/step_options.h"
 #include "common/payload.h"
 #include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "worker/core/example_range.h"
@@ -82,7 +84,8 @@ class Session {
     // The program has state of its own, which goes into checkpoints: Next()
     // asks for it (Keep), and gives it back (Restore).
     bool keeps_state = false;
-    HealthBoard* health = nullptr;  // As in WorkerLoop::Options.
+    HealthBoard* health = nullptr;       // As in WorkerLoop::Options.
+    Inspector::Sources inspection = {};  // Likewise.
     // What protects all-reduce over tcp when a group connects, as in
     // Credentials. Empty: nothing does.
     std::function<std::optional<Secret>()> ring = {};
@@ -149,7 +152,9 @@ class Session {
   using Task = std::variant<Step, Evaluation, Conclusion, Keep, Restore>;
 
   // Waits for the next task. None when the job is over for this worker; then
-  // ending() says how. A step that was not finished ends the job for it.
+  // ending() says how. A step that was not finished ends the job for it. After
+  // the last step, the job goes on for all workers until each of them has
+  // called this, so that OptimizerState() and Gather() have an answer between.
   std::optional<Task> Next();
   // After Next() has returned none: OK if the job has FINISHED, else as
   // WorkerCore::ended().
@@ -194,6 +199,9 @@ class Session {
   // So much of the step's time so far went into getting its examples, for the
   // reports of where time goes. In a step.
   void Loaded(absl::Duration took);
+  // So much of the step's time so far went into waiting for copies of its
+  // gradients from a GPU, which were computed by then.
+  void CopiedGradients(absl::Duration took);
 
   // A copy of what the optimizer keeps of each table. Over servers it is asked
   // of them. In a step it is that of the step's parameters; where these may
@@ -304,6 +312,8 @@ class Session {
   Transport& to_coordinator_;
   Transport& to_shard_threads_;
   const std::unique_ptr<const Parts> parts_;
+  // What all threads of the session do, of all lives.
+  const std::unique_ptr<TimelineRecorder> timeline_;
   // Where others try to connect to while the job forms, in the first life.
   std::unique_ptr<Listener> door_;
   Removals removals_;

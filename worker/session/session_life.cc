@@ -48,6 +48,7 @@ std::optional<Session::Task> Session::Life::Next() {
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
     if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
+    SayAsked();
     std::unique_ptr<const WorkerCore::Action> action =
         held != nullptr ? std::move(held) : loop.Next();
     if (action == nullptr) return std::nullopt;
@@ -75,6 +76,12 @@ std::optional<Session::Task> Session::Life::Next() {
       return task;
     }
   }
+}
+
+void Session::Life::SayAsked() {
+  loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnAsked(now, effects);
+  });
 }
 
 void Session::Life::ReachedClock(Clock reached) {
@@ -531,8 +538,15 @@ PartWriter& Session::Life::writer() {
 // The steps go on while the copy is written.
 absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
                                     std::optional<Task>*) {
-  const auto tell = [this, cut = action.cut](
-                        const absl::StatusOr<checkpoint::Part>& written) {
+  const absl::Time begin = loop.Now();
+  TimelineTrack* const track =
+      session.timeline_->TrackOf(timeline_names::kCheckpoints);
+  const auto tell = [this, cut = action.cut, track,
+                     begin](const absl::StatusOr<checkpoint::Part>& written) {
+    track->Add({.name = timeline_names::kWritePart,
+                .begun = begin,
+                .until = loop.Now(),
+                .number = cut});
     wire::CutPart part;
     part.set_cut(cut);
     if (written.ok()) {
@@ -547,7 +561,6 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
     tell(folder.status());
     return absl::OkStatus();
   }
-  const absl::Time begin = loop.Now();
   const std::shared_ptr<const View> view = loop.view();
   std::vector<ShardState> shards;
   for (int32_t shard = 0; shard < view->shard_count(); ++shard) {
@@ -714,6 +727,9 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
             return absl::CancelledError("the group has changed");
           },
       .store = &store,
+      .track = session.timeline_->TrackOf(timeline_names::kRanks),
+      .sums_track = session.timeline_->TrackOf(timeline_names::kSums),
+      .time = options.time,
       .sums = nullptr};
   if (parts.lanes.MayGoByServers() && action.ranks.size() > 1) {
     group_options.sums = [&] {

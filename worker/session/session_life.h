@@ -17,6 +17,7 @@
 #include "common/config/cluster_config.h"
 #include "common/optim/schedule.h"
 #include "common/sync/phases.h"
+#include "common/timeline/event_names.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/server_sums.h"
 #include "worker/conditions/pacer.h"
@@ -74,7 +75,8 @@ struct Session::Life {
         compressor(parts.compressor),
         store(&loop),
         report({.rank = options.rank,
-                .steps_per_epoch = options.length.steps_per_epoch},
+                .steps_per_epoch = options.length.steps_per_epoch,
+                .track = owner->timeline_->TrackOf(timeline_names::kTrainer)},
                &loop),
         pacer({.slowdown = parts.self.slowdown,
                .conditions = parts.self.conditions,
@@ -86,6 +88,8 @@ struct Session::Life {
   }
 
   std::optional<Task> Next();
+  // The program has done all that it had to do in its last step.
+  void SayAsked();
   absl::Status WaitFor(int table);
   absl::Status Gradient(int table, Payload gradient,
                         const StepOptions& options);

@@ -2,10 +2,13 @@
 // (run::StepPhases), step after step without a gap: a step's time begins where
 // the one before has ended. What nobody says anything else of is computing.
 //
-// The times go in; they do not go back. Fixed memory. Thread-compatible.
+// The times go in; they do not go back. Fixed memory. Where a timeline is
+// recorded, steps and phases go there, each as one event. Thread-compatible.
 #pragma once
 
 #include "absl/time/time.h"
+#include "common/ids.h"
+#include "common/timeline/recorder.h"
 #include "proto/run.pb.h"
 #include "worker/client/client_core.h"
 #include "worker/session/recent_steps.h"
@@ -14,6 +17,9 @@ namespace slackline {
 
 class StepClock {
  public:
+  // `track` of the thread; nullptr: there is none. Outlives this.
+  explicit StepClock(TimelineTrack* track = nullptr) : track_(track) {}
+
   // The thread stood still.
   struct Blocked {
     absl::Time from;
@@ -24,16 +30,21 @@ class StepClock {
   // Time counts from now on. Without effect after the first call.
   void Start(absl::Time now);
 
+  // Of the step whose time begins, or goes on: for the timeline.
+  void SetClock(Clock clock) { clock_ = clock; }
+
   // Until now it was computing.
-  void Computed(absl::Time now) { Spend(&Times::computing, now); }
+  void Computed(absl::Time now);
   // Since the last call of any of these, until now.
   void Waited(absl::Time now) { Spend(&Times::waiting, now); }
   void Pushed(absl::Time now) { Spend(&Times::pushing, now); }
   void Pulled(absl::Time now) { Spend(&Times::pulling, now); }
   void Reduced(absl::Time now) { Spend(&Times::reducing, now); }
-  // Of what was computing, so much was something else.
-  void WasLoading(absl::Duration time) { Move(time, &times_.loading); }
-  void WasReducing(absl::Duration time) { Move(time, &times_.reducing); }
+  // Of what was computing, so much was something else: at its beginning, and at
+  // its end, where pushing comes before reducing.
+  void WasLoading(absl::Duration time);
+  void WasPushing(absl::Duration time);
+  void WasReducing(absl::Duration time);
 
   // There was nothing to do until now: for what, Granted() or EndBlocked()
   // says, of the longest such time in a step.
@@ -58,23 +69,32 @@ class StepClock {
     absl::Duration pulling;
     absl::Duration reducing;
   };
-  void Spend(absl::Duration Times::*phase, absl::Time now) {
-    if (started_) times_.*phase += now - mark_;
-    mark_ = now;
-  }
-  void Move(absl::Duration time, absl::Duration* phase) {
-    if (!started_) return;
-    times_.computing -= time;
-    *phase += time;
-  }
+  // Computing, for the timeline; with what of it was something else.
+  struct Computing {
+    Blocked in;
+    absl::Duration loading;
+    absl::Duration pushing;
+    absl::Duration reducing;
+  };
+  void Spend(absl::Duration Times::*phase, absl::Time now);
   void Split(const Blocked& blocked, const ClientCore::Parked& parked,
              absl::Time acknowledged);
+  // To the timeline.
+  void Record(const char* name, absl::Time from, absl::Time until);
+  void RecordComputing();
+  void RecordSplit(const Blocked& blocked, const ClientCore::Parked& parked,
+                   absl::Duration pushing);
 
   bool started_ = false;
   absl::Time mark_;  // Up to then the time is in times_.
   Times times_;      // Of the present step.
   Blocked idle_;     // The longest time of the step, not in times_ yet.
   RecentSteps recent_;
+
+  TimelineTrack* const track_;
+  Clock clock_ = 0;
+  absl::Time step_begun_;
+  Computing computing_;  // Not recorded yet.
 };
 
 }  // namespace slackline

@@ -6,6 +6,8 @@
 
 #include "common/net/shard_endpoint.h"
 #include "common/status.h"
+#include "common/thread_name.h"
+#include "common/timeline/message_event.h"
 
 namespace slackline {
 namespace {
@@ -55,7 +57,9 @@ HealthBoard::Look LookOf(const WorkerCore& core, absl::Time now) {
              progress.activity() != run::WorkerProgress::ACTIVITY_UNSPECIFIED) {
     look.stage = HealthStage::kTakingPart;
   }
-  if (progress.activity() == run::WorkerProgress::WORKING)
+  // Nobody waits for what a program does after its last step, for now.
+  if (progress.activity() == run::WorkerProgress::WORKING &&
+      !core.has_trained())
     look.still_since = now - absl::Milliseconds(progress.for_ms());
   return look;
 }
@@ -85,7 +89,8 @@ WorkerLoop::WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
       shard_threads_(to_shard_threads, poller_, options.transport),
       trial_(to_coordinator, poller_, options.transport,
              SelfForTrial(options.core.member.join)),
-      core_(CoreOptions(options)) {}
+      core_(CoreOptions(options)),
+      inspector_(options.inspection) {}
 
 absl::Status WorkerLoop::ConnectTo(const std::string& coordinator) {
   if (coordinator_ != nullptr) poller_.Remove(*coordinator_);
@@ -128,6 +133,14 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   std::move(effects->to_shards.begin(), effects->to_shards.end(),
             std::back_inserter(to_shards_));
   if (effects->view != nullptr) new_view_ = effects->view;
+  for (const wire::Inspection& inspection : effects->inspections)
+    inspector_.Ask(inspection, Now());
+  if (effects->view != nullptr &&
+      (effects->view->proto().state() == wire::FINISHED ||
+       effects->view->proto().state() == wire::FAILED)) {
+    inspector_.End();
+    AnswerInspections();
+  }
   // Waking a thread costs more than everything else here.
   using Need = WorkerCore::Need;
   const bool news = need_ == Need::kRoom ||
@@ -153,6 +166,17 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   told_news_ = true;
   // The trainer thread may wait for it in the turn that it has.
   if (!IsFree() && !HasTurn()) waker_.Wake();
+}
+
+void WorkerLoop::AnswerInspections() {
+  const absl::Time now = Now();
+  for (Inspector::Answer& answer : inspector_.TakeAnswers(now)) {
+    WorkerCore::Effects effects;
+    core_.AnswerInspection(std::move(answer.inspected), std::move(answer.frame),
+                           now, &effects);
+    std::move(effects.to_coordinator.begin(), effects.to_coordinator.end(),
+              std::back_inserter(to_coordinator_));
+  }
 }
 
 // ---- The turn ---------------------------------------------------------------
@@ -209,6 +233,7 @@ void WorkerLoop::EndWait() {
 }
 
 void WorkerLoop::Run() {
+  NameThisThread("communication");
   MutexLock lock(mutex_);
   int64_t seen = trainer_turns_;
   while (!stopping_ && !broken_) {
@@ -264,7 +289,7 @@ bool WorkerLoop::Drive() {
   absl::Time wake;
   {
     const MutexLock lock(mutex_);
-    wake = core_.NextWakeup();
+    wake = std::min(core_.NextWakeup(), inspector_.NextWakeup(Now()));
     // The last messages have gone out; until the end comes there is no more.
     if (core_.ended()) wake = absl::InfiniteFuture();
     if (stopping_) wake = absl::InfinitePast();
@@ -281,6 +306,10 @@ bool WorkerLoop::Drive() {
   BeginTrial();
   ReceiveFromShardThreads();
   LookAtTrial();
+  {
+    const MutexLock lock(mutex_);
+    AnswerInspections();
+  }
   HandleInTurn([](WorkerCore& core, absl::Time now,
                   WorkerCore::Effects* effects) { core.OnTick(now, effects); });
   SendAll();
@@ -485,10 +514,10 @@ void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
   const int32_t rank = options_.core.member.join.index();
   const wire::WorkerMember* const member = view->FindWorker(Rank{rank});
   if (member == nullptr) return;
-  shard_threads_.Follow({.kind = PeerId::Kind::kWorker,
-                         .index = rank,
-                         .instance = member->incarnation()},
-                        std::move(view));
+  incarnation_ = member->incarnation();
+  shard_threads_.Follow(
+      {.kind = PeerId::Kind::kWorker, .index = rank, .instance = incarnation_},
+      std::move(view));
 }
 
 void WorkerLoop::SendAll() {
@@ -514,7 +543,13 @@ void WorkerLoop::SendAll() {
   if (view != nullptr && view->proto().state() == wire::RUNNING)
     FollowServers(std::move(view));
   for (const ClientCore::Send& send : to_shards) {
+    const bool recorded = IsOn(options_.track);
+    const absl::Time begun = recorded ? Now() : absl::Time();
     const absl::Status sent = shard_threads_.Send(send.to, send.message);
+    if (recorded) {
+      options_.track->Add(EventOf(send.message, MessageEnd::kWorker,
+                                  incarnation_, begun, Now()));
+    }
     if (!sent.ok()) Fail(sent);
   }
 }
@@ -560,10 +595,16 @@ void WorkerLoop::ReceiveFromCoordinator() {
 void WorkerLoop::ReceiveFromShardThreads() {
   const absl::Status received =
       shard_threads_.Receive([&](Owner from, Message& message) {
+        const bool recorded = IsOn(options_.track);
+        const absl::Time begun = recorded ? Now() : absl::Time();
         HandleInTurn([&](WorkerCore& core, absl::Time now,
                          WorkerCore::Effects* effects) {
           core.OnShardMessage(from, message, now, effects);
         });
+        if (recorded) {
+          options_.track->Add(EventOf(message, MessageEnd::kWorker,
+                                      incarnation_, begun, Now()));
+        }
       });
   if (!received.ok()) Fail(received);
 }

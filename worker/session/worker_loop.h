@@ -30,6 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/health/health_board.h"
+#include "common/inspection/inspector.h"
 #include "common/mutex.h"
 #include "common/net/link_trial.h"
 #include "common/net/peer_links.h"
@@ -37,6 +38,7 @@
 #include "common/net/transport.h"
 #include "common/optim/step_options.h"
 #include "common/time/time_source.h"
+#include "common/timeline/recorder.h"
 #include "proto/cluster.pb.h"
 #include "worker/core/worker_core.h"
 
@@ -51,6 +53,10 @@ class WorkerLoop {
     Poller::Options wait;
     // Is told how this worker is; nullptr: nobody asks. Outlives the loop.
     HealthBoard* health = nullptr;
+    // What users may ask this process.
+    Inspector::Sources inspection = {};
+    // Of the messages; nullptr: there is none. Outlives the loop.
+    TimelineTrack* track = nullptr;
   };
 
   // The coordinator is at one of core.member.coordinators. The transports,
@@ -142,6 +148,7 @@ class WorkerLoop {
     Handle(event);
   }
   void Take(WorkerCore::Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerInspections() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return look_at_.has_value() || !to_coordinator_.empty() ||
            !to_shards_.empty() || new_view_ != nullptr;
@@ -197,6 +204,7 @@ class WorkerLoop {
 
   // Of who has the turn.
   absl::Time next_health_ = absl::InfinitePast();
+  Incarnation incarnation_ = 0;  // As shard threads know this worker.
   Transport& to_coordinator_transport_;
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;
@@ -213,6 +221,7 @@ class WorkerLoop {
   std::optional<size_t> look_at_ ABSL_GUARDED_BY(mutex_);
   std::optional<wire::TryLinks> try_links_ ABSL_GUARDED_BY(mutex_);
   std::vector<Message> to_coordinator_ ABSL_GUARDED_BY(mutex_);
+  Inspector inspector_ ABSL_GUARDED_BY(mutex_);
   // To be followed.
   std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);
   std::vector<ClientCore::Send> to_shards_ ABSL_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/health/health_page.h"
+#include "common/inspection/stack_taker.h"
 #include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
 #include "common/process/logging.h"
@@ -81,6 +82,8 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
 absl::Status WorkerPlace::Train(
     const Work& work, ParameterMemory* parameters,
     const std::function<absl::Status(Session&)>& train) {
+  Inspector::Sources inspection;
+  inspection.stacks = StacksBy(std::make_shared<StackTaker>(time_));
   SL_ASSIGN_OR_RETURN(
       const std::unique_ptr<ConnectedSession> connected,
       ConnectedSession::Create({.config = config_,
@@ -95,6 +98,7 @@ absl::Status WorkerPlace::Train(
                                 .step_by_table = work.step_by_table,
                                 .keeps_state = work.keeps_state,
                                 .health = health_,
+                                .inspection = inspection,
                                 .ring = [this] { return transports_.ring(); }},
                                self(), transports_, parameters));
   joins_ = true;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/status.h"
+#include "common/thread_name.h"
 #include "worker/model/compute.h"
 #include "worker/train/batch_memory.h"
 
@@ -72,6 +73,7 @@ absl::Status Evaluator::Drain() {
 }
 
 void Evaluator::Run(int threads) {
+  NameThisThread("evaluator");
   // OpenMP's number of threads belongs to the calling thread.
   (void)SetComputeThreads(threads);
   MutexLock lock(mutex_);

@@ -53,6 +53,8 @@ absl::Status Trainer::Perform(const Session::Step& step) {
   absl::StatusOr<double> loss;
   if (!step.on_device) {
     loss = model_.ForwardBackward(batch, hand_over);
+    if (model_.cuda() != nullptr)
+      session_.CopiedGradients(model_.cuda()->copies_waited());
   } else {
     loss = model_.cuda()->ForwardBackwardOnDevice(
         batch, [&](int table, float* gradient) {

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 namespace {
@@ -77,6 +78,7 @@ bool KeyCheck::UserOf(absl::string_view user_id, User* user) {
 }
 
 void KeyCheck::Run() {
+  NameThisThread("keys of peers");
   while (true) {
     try {
       Answer();

@@ -1,10 +1,11 @@
 // ZmqTransport: messages between processes over ZeroMQ, tcp://, ipc:// and
 // inproc://.
 //
-// A Listener is a ROUTER socket, a Channel a DEALER socket. On the wire a
-// message is the header frame (common/net/header_codec.h) and then its payload
-// frames, of one or more payloads each (common/net/payload_frames.h). Payloads
-// are not copied from kZeroCopyBytes on, but for small ones in a large frame.
+// A Listener is a ROUTER socket (zmq_listener.h), a Channel a DEALER socket
+// (zmq_channel.h). On the wire a message is the header frame
+// (common/net/header_codec.h) and then its payload frames, of one or more
+// payloads each (common/net/payload_frames.h). Payloads are not copied from
+// kZeroCopyBytes on, but for small ones in a large frame.
 //
 // A routing id is the text of the peer's PeerId, '#', and a suffix that no
 // other socket has. So two processes that call themselves alike never share a
@@ -24,7 +25,6 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -38,10 +38,6 @@ class context_t;
 }  // namespace zmq
 
 namespace slackline {
-
-// Smaller payloads are copied: that is cheaper than a shared holder, and a
-// small received frame would keep alive the whole buffer that it was read with.
-inline constexpr size_t kZeroCopyBytes = 2048;
 
 // FailedPrecondition: the libzmq of this process cannot encrypt.
 absl::Status CheckCurve();

@@ -1,6 +1,7 @@
 #include "server/coordinator/state/etcd_client.h"
 
 #include <curl/curl.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,13 +10,16 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/cut.h"
+#include "common/keys/private_file.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -26,6 +30,8 @@ using Entry = EtcdClient::Entry;
 
 constexpr size_t kHeaderBytesMax = 64 << 10;  // Of an answer.
 constexpr size_t kAnswerBytesShown = 200;     // Of an answer, in errors.
+constexpr size_t kPasswordBytesMax = 1024;
+constexpr size_t kTokenBytesMax = 4096;
 // A try takes no longer than this part of a call's timeout, so that a silent
 // endpoint leaves time for the others.
 constexpr int kTriesMin = 4;
@@ -198,6 +204,39 @@ absl::Status CheckReadable(const char* field, const std::string& path) {
                    std::strerror(errno), "; each server reads that file"));
 }
 
+// Without the end of its line.
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  const std::string name =
+      absl::StrCat("coordinator { etcd { password_file } }: ", path);
+  absl::StatusOr<std::string> text = ReadPrivateFile(
+      {.name = name,
+       .path = path,
+       .bytes_max = kPasswordBytesMax,
+       .if_read = "give the user another password if others may have read it "
+                  "(etcdctl user passwd)"});
+  if (!text.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(text.status().message(), "; each server reads that file"));
+  }
+  absl::string_view line = absl::StripSuffix(*text, "\n");
+  line = absl::StripSuffix(line, "\r");
+  if (line.empty() ||
+      std::any_of(line.begin(), line.end(), absl::ascii_iscntrl)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, ": a password in one line is required, and nothing else"));
+  }
+  return std::string(line);
+}
+
+// Another token is to be asked for.
+bool IsStale(const absl::Status& error) {
+  // Users or roles have changed since a signed token was given, as etcd 3.5 and
+  // 3.4 say it.
+  return absl::IsUnauthenticated(error) ||
+         absl::StrContains(error.message(), "revision of auth store is old") ||
+         absl::StrContains(error.message(), "revision in header is old");
+}
+
 // What is wrong with an https endpoint, as libcurl says it, and what mends it
 // if that is known.
 std::string TlsProblem(CURLcode code, const std::string& said,
@@ -242,12 +281,20 @@ struct EtcdClient::Connection {
     SL_CHECK(global == CURLE_OK, curl_easy_strerror(global));
     curl = curl_easy_init();
     SL_CHECK(curl != nullptr, "no memory for a connection");
-    headers = curl_slist_append(nullptr, "Content-Type: application/json");
-    headers = curl_slist_append(headers, "Expect:");  // Waits for no leave.
+    SetToken("");
   }
   ~Connection() {
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);
+  }
+  // Of the calls from here on; may be empty.
+  void SetToken(const std::string& token) {
+    curl_slist_free_all(std::exchange(headers, nullptr));
+    headers = curl_slist_append(nullptr, "Content-Type: application/json");
+    headers = curl_slist_append(headers, "Expect:");  // Waits for no leave.
+    if (token.empty()) return;
+    headers = curl_slist_append(headers,
+                                absl::StrCat("Authorization: ", token).c_str());
   }
   CURL* curl = nullptr;
   curl_slist* headers = nullptr;
@@ -274,12 +321,19 @@ absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Create(
   SL_RETURN_IF_ERROR(CheckReadable("ca", options.ca));
   SL_RETURN_IF_ERROR(CheckReadable("certificate", options.certificate));
   SL_RETURN_IF_ERROR(CheckReadable("private_key", options.private_key));
-  return std::unique_ptr<EtcdClient>(
-      new EtcdClient(options, std::make_unique<Connection>()));
+  std::string password;
+  if (!options.user.empty()) {
+    SL_ASSIGN_OR_RETURN(password, ReadPassword(options.password_file));
+  }
+  return std::unique_ptr<EtcdClient>(new EtcdClient(
+      options, std::move(password), std::make_unique<Connection>()));
 }
 
-EtcdClient::EtcdClient(Options options, std::unique_ptr<Connection> connection)
-    : options_(std::move(options)), connection_(std::move(connection)) {}
+EtcdClient::EtcdClient(Options options, std::string password,
+                       std::unique_ptr<Connection> connection)
+    : options_(std::move(options)),
+      connection_(std::move(connection)),
+      password_(std::move(password)) {}
 
 EtcdClient::~EtcdClient() = default;
 
@@ -349,21 +403,134 @@ absl::StatusOr<Json> EtcdClient::Try(const std::string& url,
   return answer;
 }
 
+absl::StatusOr<Json> EtcdClient::TryAsUser(const std::string& endpoint,
+                                           absl::string_view path,
+                                           const std::string& body,
+                                           absl::Duration wait_max) {
+  const absl::Time give_up = time_.Now() + wait_max;
+  if (!options_.user.empty() && token_.empty())
+    SL_RETURN_IF_ERROR(Authenticate(endpoint, give_up));
+  return Try(absl::StrCat(endpoint, path), body, give_up - time_.Now());
+}
+
+absl::Status EtcdClient::Authenticate(const std::string& endpoint,
+                                      absl::Time give_up) {
+  const absl::StatusOr<std::string> password =
+      ReadPassword(options_.password_file);
+  absl::Status refused = password.status();
+  if (password.ok()) {
+    refused = AskToken(endpoint, *password, give_up);
+    if (refused.ok()) {
+      if (std::exchange(warned_, false))
+        spdlog::info("coordinator: the password in {} works",
+                     options_.password_file);
+      password_ = *password;
+      password_worked_ = true;
+      return refused;
+    }
+    if (absl::IsUnavailable(refused)) return refused;
+  }
+  if (!password.ok() || *password != password_) {
+    const absl::Status before = AskToken(endpoint, password_, give_up);
+    password_worked_ = password_worked_ || before.ok();
+    if (before.ok()) WarnOfPassword(refused);
+    if (before.ok() || absl::IsUnavailable(before)) return before;
+  }
+  if (password.ok() && !password_worked_) return refused;
+  WarnOfPassword(refused);
+  return absl::UnavailableError(Explained(refused).message());
+}
+
+void EtcdClient::WarnOfPassword(const absl::Status& error) {
+  if (std::exchange(warned_, true)) return;
+  spdlog::warn(
+      "coordinator: the password of etcd's user does not work: {}; this is "
+      "tried again, and so is the last one that has worked",
+      std::string(Explained(error).message()));
+}
+
+absl::Status EtcdClient::AskToken(const std::string& endpoint,
+                                  const std::string& password,
+                                  absl::Time give_up) {
+  constexpr char kPath[] = "/v3/auth/authenticate";
+  const Json request = {{"name", options_.user}, {"password", password}};
+  const absl::StatusOr<Json> answer =
+      Try(absl::StrCat(endpoint, kPath),
+          request.dump(-1, ' ', false, Json::error_handler_t::replace),
+          give_up - time_.Now());
+  if (!answer.ok()) return answer.status();
+  const auto token = answer->find("token");
+  if (token == answer->end() || !token->is_string()) return Malformed(kPath);
+  const auto& text = token->get_ref<const std::string&>();
+  // It becomes a part of a header.
+  if (text.empty() || text.size() > kTokenBytesMax ||
+      !std::all_of(text.begin(), text.end(), absl::ascii_isgraph)) {
+    return Malformed(kPath);
+  }
+  SetToken(text);
+  return absl::OkStatus();
+}
+
+void EtcdClient::SetToken(const std::string& token) {
+  token_ = token;
+  connection_->SetToken(token);
+}
+
+absl::Status EtcdClient::Explained(const absl::Status& error) const {
+  const absl::string_view said = error.message();
+  std::string mends;
+  if (absl::StrContains(said, "authentication failed")) {
+    mends = absl::StrCat("etcd has no user '", Shown(options_.user),
+                         "', or that has another password than ",
+                         options_.password_file, ": see coordinator { etcd { ",
+                         "user, password_file } } and etcdctl user list");
+  } else if (absl::StrContains(said, "authentication is not enabled")) {
+    mends =
+        "this etcd has no users: leave out coordinator { etcd { user, "
+        "password_file } }, or call etcdctl auth enable";
+  } else if (absl::StrContains(said, "user name is empty")) {
+    mends =
+        "this etcd has users: name the job's with coordinator { etcd { user, "
+        "password_file } }";
+  } else if (absl::IsPermissionDenied(error)) {
+    mends = absl::StrCat(
+        "user '", Shown(options_.user),
+        "' has to be allowed to read and write all keys below ",
+        options_.prefix, "/: etcdctl role grant-permission ROLE --prefix ",
+        "readwrite ", options_.prefix, "/, of a role that it has");
+  } else {
+    return error;
+  }
+  return absl::Status(error.code(), absl::StrCat(said, "; ", mends));
+}
+
 absl::StatusOr<Json> EtcdClient::Call(absl::string_view path,
                                       const Json& request) {
   const std::string body = request.dump();
   const absl::Time deadline = time_.Now() + options_.timeout;
+  int renewed = 0;
   for (size_t tried = 1;; ++tried) {
     const absl::Duration left = deadline - time_.Now();
     absl::StatusOr<Json> answer =
-        Try(absl::StrCat(options_.endpoints[endpoint_], path), body,
-            std::min(left, options_.timeout / kTriesMin));
-    if (answer.ok() || !absl::IsUnavailable(answer.status())) return answer;
+        TryAsUser(options_.endpoints[endpoint_], path, body,
+                  std::min(left, options_.timeout / kTriesMin));
+    if (answer.ok()) return answer;
+    // A token is lost when it has not been used for long, or with its endpoint,
+    // or with any change of etcd's users.
+    const bool stale = !options_.user.empty() && IsStale(answer.status());
+    if (stale) {
+      SetToken("");
+      if (++renewed == 1) continue;
+    } else if (!absl::IsUnavailable(answer.status())) {
+      return Explained(answer.status());
+    }
     endpoint_ = (endpoint_ + 1) % options_.endpoints.size();
     if (deadline - time_.Now() <= kRetryPause) {
-      return Annotate(answer.status(),
-                      absl::StrCat("etcd has not answered within ",
-                                   absl::FormatDuration(options_.timeout)));
+      return Annotate(
+          absl::UnavailableError(answer.status().message()),
+          absl::StrCat(stale ? "etcd has taken no token of its user within "
+                             : "etcd has not answered within ",
+                       absl::FormatDuration(options_.timeout)));
     }
     if (tried % options_.endpoints.size() == 0) absl::SleepFor(kRetryPause);
   }

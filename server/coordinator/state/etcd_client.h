@@ -2,8 +2,10 @@
 // https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 //
 // By https, where etcd has to have a certificate that one of `ca` has signed,
-// for the host of the endpoint; or by http, where nothing is proved. Users and
-// passwords are not supported.
+// for the host of the endpoint; or by http, where nothing is proved. Of an etcd
+// with users, as one of these: the token that its password brings goes with
+// each call, and another one is asked for when etcd does not know that one any
+// more.
 //
 // What comes from the socket is bounded: an answer in bytes, and a call in
 // time, however slowly or wrongly it is answered.
@@ -40,6 +42,15 @@ class EtcdClient {
     std::string ca = {};
     std::string certificate = {};
     std::string private_key = {};
+    // Of etcd; empty: it has no users. The password is in a file, which nobody
+    // else may read, and is read again whenever a token is asked for. After
+    // Create() a file that cannot be read is Unavailable, and so is a password
+    // that etcd refuses once one has worked; the last one that has worked is
+    // tried, too. Somebody may just be changing it, in the file or in etcd
+    // first.
+    std::string user = {};
+    std::string password_file = {};
+    std::string prefix = {};  // Of the keys that are used, for errors.
     // For one call with all of its tries: a call that is not answered is tried
     // again, at the next endpoint.
     absl::Duration timeout = absl::Seconds(10);
@@ -48,7 +59,7 @@ class EtcdClient {
   static constexpr size_t kAnswerBytesMax = size_t{8} << 20;
 
   // InvalidArgument names what is wrong with an endpoint, FailedPrecondition
-  // the file that cannot be read.
+  // the file that cannot be read, or that others can.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(
       const Options& options);
   ~EtcdClient();
@@ -111,19 +122,39 @@ class EtcdClient {
 
  private:
   struct Connection;
-  EtcdClient(Options options, std::unique_ptr<Connection> connection);
+  EtcdClient(Options options, std::string password,
+             std::unique_ptr<Connection> connection);
   // Tries until an endpoint has answered with a JSON object or the timeout is
   // over.
   absl::StatusOr<nlohmann::json> Call(absl::string_view path,
                                       const nlohmann::json& request);
+  // At one endpoint; with a token, if there is a user. `wait_max`: of both.
+  absl::StatusOr<nlohmann::json> TryAsUser(const std::string& endpoint,
+                                           absl::string_view path,
+                                           const std::string& body,
+                                           absl::Duration wait_max);
   absl::StatusOr<nlohmann::json> Try(const std::string& url,
                                      const std::string& body,
                                      absl::Duration wait_max);
+  // With the password of the file, else with the last one that has worked.
+  absl::Status Authenticate(const std::string& endpoint, absl::Time give_up);
+  absl::Status AskToken(const std::string& endpoint,
+                        const std::string& password, absl::Time give_up);
+  // Says once that the password in the file does not work, and why.
+  void WarnOfPassword(const absl::Status& error);
+  void SetToken(const std::string& token);
+  // An error of etcd's about users, with what mends it.
+  absl::Status Explained(const absl::Status& error) const;
 
   const Options options_;
   const TimeSource time_;
   const std::unique_ptr<Connection> connection_;
   size_t endpoint_ = 0;  // The one that is tried next.
+  std::string token_;    // Of the user; empty: to be asked for.
+  // The last one that has worked; while none has, that of Create().
+  std::string password_;
+  bool password_worked_ = false;
+  bool warned_ = false;  // That the one in the file does not work.
 };
 
 }  // namespace slackline

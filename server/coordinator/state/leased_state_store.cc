@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "common/thread_name.h"
 
 namespace slackline {
 namespace {
@@ -71,6 +72,7 @@ std::function<bool()> LeasedStateStore::LeadCheck() const {
 }
 
 void LeasedStateStore::KeepAlive() {
+  NameThisThread("etcd lease");
   bool is_away = false;
   MutexLock lock(mutex_);
   while (!stopping_) {

@@ -2,6 +2,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <typeinfo>
@@ -54,6 +56,7 @@ std::mt19937 random_numbers;
 uintptr_t last_handle = 0;
 long operations = 0;
 long copies = 0;
+std::chrono::milliseconds copy_to_host{0};  // What each takes.
 thread_local int current_gpu = 0;
 
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -181,6 +184,10 @@ void slackline_simulated_run(cudaStream_t stream) {
   const Lock lock(mutex);
   RunAll(stream);
 }
+void slackline_simulated_copy_to_host_takes(int ms) {
+  const Lock lock(mutex);
+  copy_to_host = std::chrono::milliseconds(ms);
+}
 long slackline_simulated_operations() {
   const Lock lock(mutex);
   return operations;
@@ -296,7 +303,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
     return cudaErrorLaunchFailure;
   if (kind != cudaMemcpyDeviceToHost) CheckOnGpu(to, bytes);
   if (kind != cudaMemcpyHostToDevice) CheckOnGpu(from, bytes);
-  Put(stream, [=] {
+  using Clock = std::chrono::steady_clock;
+  const auto takes =
+      kind == cudaMemcpyDeviceToHost ? copy_to_host : Clock::duration::zero();
+  Put(stream, [=, begun = std::optional<Clock::time_point>()]() mutable {
+    if (!begun.has_value()) begun = Clock::now();
+    if (Clock::now() < *begun + takes) return false;
     std::memcpy(to, from, bytes);
     return true;
   });

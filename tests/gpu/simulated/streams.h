@@ -6,7 +6,8 @@
 // With simulated_cuda.cc and simulated_nccl.cc it takes the place of the CUDA
 // runtime and of NCCL in a process that is started with LD_PRELOAD. Kernels are
 // ours only, by the code of their threads, one thread after the other. Speeds
-// and what the hardware does are not simulated. With SIMULATED_CUDA_FAILS_AT=N
+// and what the hardware does are not simulated, but for how long copies to the
+// host take, if a test says so. With SIMULATED_CUDA_FAILS_AT=N
 // the Nth copy and all later ones fail.
 #pragma once
 
@@ -31,6 +32,8 @@ extern "C" {
 void slackline_simulated_take(const void* begin, size_t bytes, int gpu);
 // Runs all that is on the stream, and what that waits for, but nothing else.
 void slackline_simulated_run(cudaStream_t stream);
+// Each copy to the host takes so long from now on.
+void slackline_simulated_copy_to_host_takes(int ms);
 // Operations of all streams so far.
 long slackline_simulated_operations();
 }

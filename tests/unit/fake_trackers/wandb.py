@@ -40,6 +40,9 @@ class Run:
     def log_artifact(self, artifact):
         self._kept["artifacts"][artifact.type] = artifact.files
 
+    def mark_preempting(self):
+        self._kept["preempting"] = True
+
     def finish(self, exit_code):
         self._kept["exit_code"] = exit_code
         self._path.parent.mkdir(parents=True)

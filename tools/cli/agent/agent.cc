@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -71,6 +72,11 @@ absl::Status FolderError(absl::string_view what, const std::string& folder,
       absl::StrCat("folder ", folder, " ", what, ": ", std::strerror(error)));
 }
 
+absl::Status WithFix(const absl::Status& status, absl::string_view fix) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", fix));
+}
+
 // Makes the folder, and sees that files can be written there.
 absl::Status MakeFolder(const std::string& folder) {
   if (folder.empty() || folder[0] != '/') {
@@ -93,8 +99,16 @@ bool IsMarked(const std::string& folder, const std::string& mark) {
 
 // The first program that cannot be started from the working folder.
 absl::Status FindPrograms(const agent::Begin& begin) {
-  for (const std::string& program : begin.program())
-    SL_RETURN_IF_ERROR(FindProgram(program).status());
+  for (const std::string& program : begin.program()) {
+    const absl::Status found = FindProgram(program).status();
+    SL_RETURN_IF_ERROR(
+        absl::StartsWith(program, ".")
+            ? WithFix(found, absl::StrCat(
+                                 "it is looked for in ", begin.working_folder(),
+                                 ", where slackline run was called: put it "
+                                 "there on this host, too"))
+            : found);
+  }
   return absl::OkStatus();
 }
 
@@ -113,7 +127,9 @@ absl::Status FindDataFiles(const agent::Begin& begin) {
       "the data are not in ", begin.data_folder(),
       is_folder ? absl::StrCat(": ", absl::StrJoin(missing, ", "),
                                missing.size() == 1 ? " is" : " are", " missing")
-                : ", which is no folder"));
+                : ", which is no folder",
+      "; copy them there, or name their folder there by --set "
+      "launch.data_dir=DIR"));
 }
 
 class Agent {
@@ -277,7 +293,9 @@ class Agent {
   }
 
   absl::Status Begin(const agent::Begin& begin, agent::Answer* answer) {
-    SL_RETURN_IF_ERROR(MakeFolder(begin.run_folder()));
+    SL_RETURN_IF_ERROR(
+        WithFix(MakeFolder(begin.run_folder()),
+                "name another by --set launch.runs_dir=DIR, or --out"));
     const bool shares = IsMarked(begin.run_folder(), begin.run_mark());
     answer->set_shares_run_folder(shares);
     answer->set_shares_checkpoints(
@@ -299,8 +317,10 @@ class Agent {
                                    ? begin.run_folder()
                                    : begin.working_folder();
     if (chdir(folder.c_str()) != 0) {
-      return Annotate(FolderError("cannot be entered", folder, errno),
-                      "the programs of workers run where slackline run does");
+      return WithFix(
+          Annotate(FolderError("cannot be entered", folder, errno),
+                   "the programs of workers run where slackline run does"),
+          "make it there, or start the run in a folder that all hosts have");
     }
     SL_RETURN_IF_ERROR(FindPrograms(begin));
     run_folder_ = begin.run_folder();

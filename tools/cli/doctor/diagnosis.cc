@@ -119,6 +119,7 @@ class Diagnosis {
   }
 
   doctor::Report Run() {
+    FindWrongInterfaces();
     for (const doctor::HostNeed& need : facts_.job().host()) {
       const auto found = hosts_.find(need.name());
       if (found == hosts_.end()) continue;
@@ -190,14 +191,7 @@ class Diagnosis {
         findings_.Add(doctor::OK, host.name(), "version", there);
       }
     };
-    const std::string fix =
-        job.engine() == kHere
-            ? "build all of Slackline anew, or name the right folder by "
-              "--bin-dir"
-            : absl::StrCat(CopyLine(job, {}, job.bin_here(), host.name(),
-                                    job.bin_there()),
-                           ", or name the folder of the same version there by "
-                           "--set launch.bin_dir=DIR");
+    const std::string fix = InstallText(job, host.name(), /*is_there=*/true);
     compare("slackline", there.version(), fix);
     for (const doctor::Program& program : there.program()) {
       if (!program.error().empty()) {
@@ -221,6 +215,45 @@ class Diagnosis {
           absl::StrCat("it is not understood there: ", there.config_error()),
           "", fix);
     }
+  }
+
+  // A host with several interfaces whose own name leads to one that no other
+  // host reaches, while it reaches them by another one.
+  void FindWrongInterfaces() {
+    for (const doctor::HostNeed& need : facts_.job().host()) {
+      const auto found = hosts_.find(need.name());
+      if (found == hosts_.end() || need.listen()) continue;
+      const doctor::Name* self = nullptr;
+      const doctor::Name* way = nullptr;  // To another host.
+      for (const doctor::Name& name : found->second->facts().name()) {
+        if (name.name() == need.name()) {
+          self = &name;
+        } else if (name.error().empty() && !name.own() &&
+                   !name.source().empty()) {
+          way = &name;
+        }
+      }
+      if (self == nullptr || way == nullptr || !self->own() ||
+          IsLoopbackAddress(self->address()) ||
+          self->address() == way->source() || !IsCutOff(need.name())) {
+        continue;
+      }
+      ways_[need.name()] = way;
+      misnamed_.insert(need.name());
+    }
+  }
+
+  // Others have tried to reach the host, and nobody has.
+  bool IsCutOff(const std::string& host) const {
+    bool any = false;
+    for (const doctor::Pair& pair : facts_.pair()) {
+      if (pair.to() != host || pair.from() == host) continue;
+      for (const doctor::Connection& connection : pair.connection()) {
+        if (!IsCut(connection.state())) return false;
+        any = true;
+      }
+    }
+    return any;
   }
 
   void Names(const doctor::HostNeed& need, const doctor::Host& host) {
@@ -267,8 +300,26 @@ class Diagnosis {
                          "server[N].listen=0.0.0.0"));
         continue;
       }
+      if (const auto way = ways_.find(name.name());
+          is_self && way != ways_.end()) {
+        const std::string& right = way->second->source();
+        findings_.Add(
+            doctor::ERROR, host.name(), "names",
+            absl::StrCat(name.name(), " is ", name.address(), " there, of ",
+                         name.interface(), ", which no other host reaches"),
+            absl::StrCat("others have to reach it, as at ", right, " of ",
+                         way->second->interface()),
+            IsNumericAddress(name.name())
+                ? absl::StrCat("write ", right, " into the config")
+                : absl::StrCat("on ", host.name(), ": sudo sed -i 's/^",
+                               name.address(), "\\(.*", name.name(), "\\)/",
+                               right, "\\1/' /etc/hosts, or ", right,
+                               " in place of ", name.name(),
+                               " in the config or --hosts"));
+        continue;
+      }
       const auto other = known_.find(name.name());
-      if (!loopback && other != known_.end() &&
+      if (ways_.count(name.name()) == 0 && !loopback && other != known_.end() &&
           other->second != name.address()) {
         findings_.Add(
             doctor::WARNING, host.name(), "names",
@@ -801,6 +852,7 @@ class Diagnosis {
   std::map<std::string, const doctor::Host*> hosts_;
   std::map<std::string, std::string> known_;  // Addresses, by name.
   std::set<std::string> misnamed_;  // Who listens where others do not connect.
+  std::map<std::string, const doctor::Name*> ways_;  // Of some of these, out.
   Findings findings_;
 };
 
@@ -831,6 +883,20 @@ void TakeReply(doctor::Reply reply, doctor::Host* host) {
     case doctor::Reply::WHAT_NOT_SET:
       break;
   }
+}
+
+std::string InstallText(const doctor::Job& job, const std::string& host,
+                        bool is_there) {
+  if (job.engine() == kHere) {
+    return "build all of Slackline anew, or name the right folder by --bin-dir";
+  }
+  // rsync makes the last folder of a path, and others if it is told to.
+  std::vector<std::string> flags;
+  if (!is_there) flags.emplace_back("--mkpath");
+  return absl::StrCat(
+      CopyLine(job, flags, job.bin_here(), host, job.bin_there()),
+      ", or name the folder of the same version there by --set "
+      "launch.bin_dir=DIR");
 }
 
 doctor::Report Diagnose(const doctor::Facts& facts) {

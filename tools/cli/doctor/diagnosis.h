@@ -28,6 +28,11 @@ void TakeReply(doctor::Reply reply, doctor::Host* host);
 // Each finding is one line, whatever hosts have said.
 doctor::Report Diagnose(const doctor::Facts& facts);
 
+// The command that brings this version of Slackline to the host, in whose place
+// there is another, or none, and what does instead.
+std::string InstallText(const doctor::Job& job, const std::string& host,
+                        bool is_there);
+
 // "error: n2: ports: 7700 (coordinator) is taken, it has to be free; ...".
 std::string FindingLine(const doctor::Finding& finding);
 // Findings as lines, those that are fine only if `all`, and one line that sums

@@ -98,7 +98,7 @@ class JobExaminer {
     SL_RETURN_IF_ERROR(
         examination.AskAll(kHostLookMax, [&](const doctor::HostNeed& need) {
           doctor::Question question;
-          *question.mutable_look() = LookOf(need);
+          *question.mutable_look() = LookOf(examination.job(), need);
           return question;
         }));
     SL_RETURN_IF_ERROR(examination.OpenDoors());
@@ -163,23 +163,12 @@ class JobExaminer {
     *job = JobNeeds(config_, {.hosts = std::move(hosts),
                               .coordinator_port = port,
                               .engine = shell_.name,
-                              .data_dir = data_here_});
+                              .data_dir = data_here_,
+                              .bin_here = AbsolutePath(options_.bin_dir),
+                              .bin_there = paths_.bin_dir});
     job->set_version(VersionText("slackline"));
     job->set_data_here(data_here_);
     job->set_data_there(paths_.data_dir);
-    if (config_.launch().has_ssh()) {
-      const config::Ssh& ssh = config_.launch().ssh();
-      std::vector<std::string> words = {ssh.program()};
-      if (ssh.has_port())
-        words.insert(words.end(), {"-p", absl::StrCat(ssh.port())});
-      if (ssh.has_identity_file())
-        words.insert(words.end(), {"-i", ssh.identity_file()});
-      if (words.size() > 1 || ssh.program() != "ssh")
-        job->set_ssh(ShellLine(words));
-      if (ssh.has_user()) job->set_ssh_user(absl::StrCat(ssh.user(), "@"));
-    }
-    job->set_bin_here(AbsolutePath(options_.bin_dir));
-    job->set_bin_there(paths_.bin_dir);
     if (!fetches) return absl::OkStatus();
     for (doctor::HostNeed& need : *job->mutable_host()) need.set_data(false);
     return absl::OkStatus();
@@ -214,9 +203,15 @@ class JobExaminer {
     std::map<std::string, std::string> unreached;
     SL_ASSIGN_OR_RETURN(
         remote_,
-        RemoteHosts::Connect(
-            {.shell = shell_, .bin_dir = paths_.bin_dir, .hosts = hosts_},
-            signals_, &unreached));
+        RemoteHosts::Connect({.shell = shell_,
+                              .bin_dir = paths_.bin_dir,
+                              .hosts = hosts_,
+                              .install =
+                                  [job = examination->job()](
+                                      const std::string& host, bool is_there) {
+                                    return InstallText(job, host, is_there);
+                                  }},
+                             signals_, &unreached));
     for (const auto& [host, why] : unreached) {
       // The host stands before the finding already.
       const std::string prefix = absl::StrCat("host ", host, ": ");
@@ -269,7 +264,8 @@ class JobExaminer {
       *facts.add_data_file() = std::move(file);
   }
 
-  doctor::Look LookOf(const doctor::HostNeed& need) const {
+  doctor::Look LookOf(const doctor::Job& job,
+                      const doctor::HostNeed& need) const {
     doctor::Look look;
     look.set_own_name(need.name());
     const std::vector<std::string> members = HostsOfMembers(config_);
@@ -280,31 +276,17 @@ class JobExaminer {
     look.set_config(ToText(config_));
     AddFolders(paths_.run_folder, look.mutable_folder());
     if (need.data()) look.set_data_folder(paths_.data_dir);
-    for (const std::string& variable : config_.launch().environment()) {
-      if (IsHere()) break;  // It is of other machines.
-      const size_t equals = variable.find('=');
-      if (equals == std::string::npos) continue;
-      (*look.mutable_environment())[variable.substr(0, equals)] =
-          variable.substr(equals + 1);
-    }
-    if (need.servers() > 0)
-      look.add_program(absl::StrCat(paths_.bin_dir, "/slackline_server"));
+    *look.mutable_environment() = job.environment();
+    *look.mutable_program() = need.program();
     std::set<std::string> own;
-    bool built_in = false;
     for (const WorkerProcess& worker : WorkerProcesses(config_)) {
-      if (worker.host != need.name()) continue;
-      if (worker.command.empty()) {
-        built_in = config_.has_model();
-        continue;
-      }
+      if (worker.host != need.name() || worker.command.empty()) continue;
       const auto words = SplitShellLine(worker.command);
       if (!words.ok() || words->empty()) continue;
       const std::string& program = words->front();
       own.insert(absl::StrContains(program, '/') ? AbsolutePath(program)
                                                  : program);
     }
-    if (built_in)
-      look.add_program(absl::StrCat(paths_.bin_dir, "/slackline_worker"));
     for (const std::string& program : own) {
       look.add_user_program(program);
       // One is asked: others are alike.

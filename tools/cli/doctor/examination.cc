@@ -15,6 +15,8 @@ namespace slackline {
 namespace {
 
 constexpr absl::Duration kQuestionMax = absl::Seconds(20);
+// Where programs may be asked for their versions: LibTorch is loaded.
+constexpr absl::Duration kQuickLookMax = absl::Minutes(1);
 // Of one round; a host has more doors than one, and may not answer at any.
 constexpr absl::Duration kRoundMax = absl::Minutes(1);
 // Of all rounds: a large job is not held up for long.
@@ -236,17 +238,20 @@ absl::Status LookQuickly(const doctor::Job& job, bool from_here,
                          const AskHosts& ask, doctor::Report* report) {
   Examination examination(job, ask);
   SL_RETURN_IF_ERROR(
-      examination.AskAll(kQuestionMax, [&](const doctor::HostNeed& need) {
+      examination.AskAll(kQuickLookMax, [&](const doctor::HostNeed& need) {
         // Others might take the resolver's time, and are not needed.
         std::set<std::string> names(job.by_name().begin(), job.by_name().end());
         names.insert(need.name());
         doctor::Question question;
-        question.mutable_look()->mutable_name()->Assign(names.begin(),
-                                                        names.end());
+        doctor::Look& look = *question.mutable_look();
+        look.mutable_name()->Assign(names.begin(), names.end());
+        *look.mutable_program() = need.program();
+        look.set_versions_from_files(true);
+        *look.mutable_environment() = job.environment();
         return question;
       }));
   for (doctor::Host& host : *examination.facts().mutable_host()) {
-    // These were looked at before.
+    // These were looked at before: slackline there is the agent.
     host.mutable_facts()->set_memory_bytes(0);
     host.mutable_facts()->set_version(job.version());
   }
@@ -260,10 +265,13 @@ absl::Status LookQuickly(const doctor::Job& job, bool from_here,
 }  // namespace
 
 absl::Status CheckHosts(doctor::Job job, bool from_here, const AskHosts& ask) {
+  const bool is_here = job.engine() == "here";
   for (doctor::HostNeed& need : *job.mutable_host()) {
     need.set_gpus(0);
     need.set_data(false);
     need.set_own_programs(false);
+    // Those here are of one build with this one.
+    if (is_here) need.clear_program();
   }
   job.set_shares_checkpoints(false);
   job.set_shares_run_folder(false);

@@ -73,8 +73,9 @@ class Examination {
 };
 
 // What would keep the job from its start, as far as a few milliseconds tell it:
-// names, ports, connections and limits. FailedPrecondition has a line for each.
-// The doors are closed again.
+// names, ports, connections, limits, and the versions of Slackline's programs
+// on other hosts. FailedPrecondition has a line for each. The doors are closed
+// again.
 absl::Status CheckHosts(doctor::Job job, bool from_here, const AskHosts& ask);
 
 }  // namespace slackline

@@ -34,6 +34,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/io/regular_file.h"
 #include "common/io/state_hash.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
@@ -65,6 +66,7 @@ constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kWholeFileMax = 256 << 20;
 constexpr int64_t kBlocksOfLargeFile = 64;
 constexpr int64_t kMappedBytes = 64 << 20;
+constexpr int64_t kProgramBytesMax = 512 << 20;
 
 // One line for each thing, NAME=VALUE.
 constexpr char kPythonScript[] = R"(
@@ -130,9 +132,20 @@ std::string LastLineOf(const std::string& text) {
 
 doctor::Program LookAtProgram(
     const std::string& path,
-    const std::map<std::string, std::string>& environment, absl::Time end) {
+    const std::map<std::string, std::string>& environment, bool from_file,
+    absl::Time end) {
   doctor::Program program;
   program.set_path(path);
+  if (from_file) {
+    const absl::StatusOr<std::string> file =
+        ReadRegularFile(path, kProgramBytesMax);
+    const std::string version = file.ok() ? VersionInFile(*file) : "";
+    if (!version.empty()) {
+      program.set_version(
+          absl::StrCat(fs::path(path).filename().string(), " ", version));
+      return program;
+    }
+  }
   const absl::StatusOr<ProgramOutput> said =
       OutputOf({path, "--version"}, environment, end);
   if (!said.ok()) {
@@ -354,8 +367,8 @@ std::vector<doctor::Name> LookUpNames(const std::vector<std::string>& names) {
     }
     name.set_address(*address);
     name.set_own(IsOwnAddress(*address, own));
-    name.set_interface(
-        InterfaceWith(name.own() ? *address : SourceOf(*address)));
+    name.set_source(name.own() ? *address : SourceOf(*address));
+    name.set_interface(InterfaceWith(name.source()));
     if (!name.interface().empty()) name.set_mtu(MtuOf(name.interface()));
   }
   return found;
@@ -477,7 +490,8 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
       look.environment().begin(), look.environment().end());
   const absl::Time end = TimeSource().Now() + kProgramsMax;
   for (const std::string& path : look.program())
-    *facts.add_program() = LookAtProgram(path, environment, end);
+    *facts.add_program() =
+        LookAtProgram(path, environment, look.versions_from_files(), end);
   for (const std::string& name : look.user_program()) {
     doctor::Program& program = *facts.add_program();
     program.set_of_user(true);

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
 #include "common/health/health_place.h"
 #include "common/sync/sync_config.h"
 #include "tools/cli/doctor/diagnosis.h"
@@ -54,6 +56,33 @@ void AddHealthDoors(const config::ClusterConfig& config,
   }
 }
 
+// How the hosts are reached, and what processes there find.
+void AddWays(const config::Launch& launch, bool is_elsewhere,
+             doctor::Job* job) {
+  if (launch.has_ssh()) {
+    const config::Ssh& ssh = launch.ssh();
+    std::vector<std::string> words = {ssh.program()};
+    if (ssh.has_port())
+      words.insert(words.end(), {"-p", absl::StrCat(ssh.port())});
+    if (ssh.has_identity_file())
+      words.insert(words.end(), {"-i", ssh.identity_file()});
+    if (words.size() > 1 || ssh.program() != "ssh")
+      job->set_ssh(ShellLine(words));
+    if (ssh.has_user()) job->set_ssh_user(absl::StrCat(ssh.user(), "@"));
+  }
+  if (!is_elsewhere) return;
+  for (const std::string& variable : launch.environment()) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos) continue;
+    (*job->mutable_environment())[variable.substr(0, equals)] =
+        variable.substr(equals + 1);
+  }
+}
+
+void AddProgram(const std::string& path, doctor::HostNeed* need) {
+  if (!absl::c_linear_search(need->program(), path)) need->add_program(path);
+}
+
 }  // namespace
 
 doctor::Job JobNeeds(const config::ClusterConfig& config,
@@ -67,6 +96,9 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
                              config::Limits::SHM);
   job.set_has_key(!config.insecure());
   const bool is_elsewhere = options.engine != "here";
+  job.set_bin_here(options.bin_here);
+  job.set_bin_there(options.bin_there);
+  AddWays(config.launch(), is_elsewhere, &job);
   // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
   // for.
   job.set_servers_need_each_other(config.replicas() > 0 ||
@@ -126,6 +158,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     doctor::HostNeed& need = found->second;
     need.set_servers(need.servers() + 1);
     need.set_threads(need.threads() + server.threads);
+    AddProgram(absl::StrCat(options.bin_there, "/slackline_server"), &need);
     need.set_writes_checkpoints(true);
     need.set_listen(need.listen() && !server.listen.empty());
     doctor::Door door = coordinator;
@@ -151,7 +184,11 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     need.set_workers(need.workers() + 1);
     need.set_threads(need.threads() + worker.threads);
     need.set_gpus(std::max(need.gpus(), worker.gpu + 1));
-    need.set_own_programs(need.own_programs() || !worker.command.empty());
+    if (!worker.command.empty()) {
+      need.set_own_programs(true);
+    } else if (config.has_model()) {
+      AddProgram(absl::StrCat(options.bin_there, "/slackline_worker"), &need);
+    }
     need.set_data(need.data() ||
                   (config.has_data() && !config.data().has_teacher_student()));
     // With all-reduce worker 0 writes checkpoints.

@@ -16,10 +16,13 @@ struct JobNeedsOptions {
   int coordinator_port = 0;
   std::string engine;    // "here", "ssh", "slurm", "ray".
   std::string data_dir;  // Of this machine, to know how large the data are.
+  // Folders of Slackline's programs, on this machine and on the hosts.
+  std::string bin_here = {};
+  std::string bin_there = {};
 };
 
-// Members whose host is none of `hosts` are left out. Without the folders and
-// the version, which are not of the config.
+// Members whose host is none of `hosts` are left out. Without the folders of
+// data and the version, which are not of the config.
 doctor::Job JobNeeds(const config::ClusterConfig& config,
                      const JobNeedsOptions& options);
 

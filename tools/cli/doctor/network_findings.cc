@@ -101,10 +101,6 @@ class Network {
   }
 
  private:
-  static bool IsCut(Connection::State state) {
-    return state == Connection::NO_ANSWER || state == Connection::NO_ROUTE ||
-           state == Connection::REFUSED;
-  }
   // Of doors that are all open, the one to which most was sent.
   static const Connection* Worst(const doctor::Pair& pair) {
     const Connection* worst = nullptr;

@@ -10,6 +10,13 @@
 
 namespace slackline {
 
+// Nobody is reached.
+inline bool IsCut(doctor::Connection::State state) {
+  return state == doctor::Connection::NO_ANSWER ||
+         state == doctor::Connection::NO_ROUTE ||
+         state == doctor::Connection::REFUSED;
+}
+
 // A host that nobody reaches, a host that reaches nobody, one direction, or a
 // pair: one finding for each cause. `misnamed`: hosts whose own names lead them
 // to listen where others do not connect, which was said.

@@ -322,7 +322,9 @@ int CompareVariants(const ExperimentSource& source,
     std::fwrite(text->data(), 1, text->size(), stdout);
     return kExitDone;
   }
-  if (const int usable = CheckTrackers(options.bin_dir, options.track);
+  const TrackOptions track =
+      TrackOptionsOf(plan.track, options.track, folder.path(), options.bin_dir);
+  if (const int usable = CheckTrackers(track, TrackersCheck::kPackages);
       usable != kExitDone) {
     return usable;
   }
@@ -330,11 +332,7 @@ int CompareVariants(const ExperimentSource& source,
                              " variants, ", plan.experiment.seed_size(),
                              " seeds\nfolder: ", folder.path()));
   const absl::StatusOr<std::unique_ptr<Tracking>> tracking =
-      Tracking::Start({.folder = folder.path(),
-                       .bin_dir = options.bin_dir,
-                       .to = options.track,
-                       .project = {}},
-                      &display);
+      Tracking::Start(track, &display);
   if (!tracking.ok()) {
     complain(tracking.status().message());
     return kExitFailed;

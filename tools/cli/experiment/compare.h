@@ -19,9 +19,10 @@ struct CompareOptions {
   std::string only;      // Names of variants, with '*' and '?'. Empty: all.
   bool dry_run = false;  // Only say what would be done.
   bool fresh = false;    // Finished runs are made again.
-  bool retry_failed = false;            // Failed ones are.
-  bool report = true;                   // Make it at the end.
-  std::vector<std::string> track = {};  // Where to, as TrackOptions::to.
+  bool retry_failed = false;  // Failed ones are.
+  bool report = true;         // Make it at the end.
+  // Where to, as TrackOptions::to; empty: what the base config says.
+  std::vector<std::string> track = {};
 };
 
 // Returns the exit code: kExitDone only if all runs that were asked for are

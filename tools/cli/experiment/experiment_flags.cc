@@ -67,7 +67,9 @@ void AddGridFlags(CLI::App* command, CompareOptions* options,
       ->add_option("--track", options->track,
                    absl::StrCat("Sends the runs, as children of one for the "
                                 "experiment, to an experiment tracker: ",
-                                kTrackersHelp))
+                                kTrackersHelp,
+                                "; default: those of the base config's track"))
+      ->check(TrackerProblem)
       ->allow_extra_args(false);
   command->add_option("--bin-dir", options->bin_dir,
                       "Folder of the other programs; default: that of "
@@ -312,8 +314,9 @@ void AddTrack(const Invocation& invocation, CLI::App* app, int* exit_code) {
       "track",
       "Sends the records of a run to experiment trackers: config, commit, "
       "hashes, losses, accuracy, throughput, staleness and waiting. A run that "
-      "goes on is followed until its end. Of an experiment, every run is a "
-      "child of one for the whole.\n"
+      "goes on is followed until its end; Ctrl-C ends the following, a second "
+      "one at once. Of an experiment, every run is a child of one for the "
+      "whole.\n"
       "The same command again sends what is new.");
   command
       ->add_option("DIR", track->folder,
@@ -323,6 +326,7 @@ void AddTrack(const Invocation& invocation, CLI::App* app, int* exit_code) {
       ->add_option("--to", track->to,
                    absl::StrCat("The tracker: ", kTrackersHelp))
       ->required()
+      ->check(TrackerProblem)
       ->allow_extra_args(false);
   command->add_option("--project", track->project,
                       "The experiment of MLflow, or the project of wandb; "

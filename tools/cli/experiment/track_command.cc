@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/config/address_secret.h"
 #include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
@@ -68,16 +69,42 @@ int RunTrackScript(const PythonScript& script) {
 
 }  // namespace
 
+std::string TrackerProblem(const std::string& to) {
+  if (!MayHaveSecret(to)) return "";
+  return absl::StrCat("there is an '@', a password or a token in its address; ",
+                      kWithoutSecret);
+}
+
+TrackOptions TrackOptionsOf(const config::Track& track,
+                            const std::vector<std::string>& flags,
+                            const std::string& folder,
+                            const std::string& bin_dir) {
+  TrackOptions options = {.folder = folder,
+                          .bin_dir = bin_dir,
+                          .to = flags,
+                          .project = track.project(),
+                          .model = track.model()};
+  if (!flags.empty()) return options;
+  const auto add = [&](bool is_given, const char* kind,
+                       const std::string& place) {
+    if (!is_given) return;
+    options.to.push_back(absl::StrCat(kind, place.empty() ? "" : ":", place));
+  };
+  add(track.has_mlflow(), "mlflow", track.mlflow().place());
+  add(track.has_wandb(), "wandb", track.wandb().folder());
+  add(track.has_tensorboard(), "tensorboard", track.tensorboard().folder());
+  return options;
+}
+
 int Track(const TrackOptions& options) {
   return RunTrackScript(ScriptFor(options, {}));
 }
 
-int CheckTrackers(const std::string& bin_dir,
-                  const std::vector<std::string>& to) {
-  if (to.empty()) return kExitDone;
-  return RunTrackScript(
-      ScriptFor({.folder = ".", .bin_dir = bin_dir, .to = to, .project = {}},
-                {"--check"}));
+int CheckTrackers(const TrackOptions& options, TrackersCheck check) {
+  if (options.to.empty()) return kExitDone;
+  return RunTrackScript(ScriptFor(
+      options,
+      {check == TrackersCheck::kNames ? "--check=names" : "--check=packages"}));
 }
 
 absl::StatusOr<std::unique_ptr<Tracking>> Tracking::Start(
@@ -127,6 +154,9 @@ Tracking::~Tracking() {
   std::vector<std::string> words = {"slackline", "track", options_.folder};
   for (const std::string& to : options_.to)
     words.insert(words.end(), {"--to", to});
+  if (!options_.project.empty())
+    words.insert(words.end(), {"--project", options_.project});
+  if (options_.model) words.emplace_back("--model");
   display_->Print(absl::StrCat("warning: not all records have been sent: ", why,
                                "\nto send them: ", ShellLine(words)));
 }

@@ -1,6 +1,6 @@
-// `slackline track`, and --track of run, compare and ablate: the records of a
-// run, or of an experiment, go to experiment trackers. A Python program sends
-// them, which reads the files in the folder.
+// `slackline track`, and --track or the config's `track` of run, compare and
+// ablate: the records of a run, or of an experiment, go to experiment trackers.
+// A Python program sends them, which reads the files in the folder.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/cluster.pb.h"
 #include "tools/cli/display.h"
 #include "tools/cli/file_descriptor.h"
 #include "tools/cli/process.h"
@@ -29,13 +30,26 @@ struct TrackOptions {
   bool follow = true;  // What goes on, until its end.
 };
 
+// Why --to and --track may not say that: the command is kept in the records, in
+// messages and in batch scripts. Empty: they may.
+std::string TrackerProblem(const std::string& to);
+
+// Of the records in a folder. `flags`: those of --track, which take the place
+// of the trackers of the config. No tracker: nothing is followed.
+TrackOptions TrackOptionsOf(const config::Track& track,
+                            const std::vector<std::string>& flags,
+                            const std::string& folder,
+                            const std::string& bin_dir);
+
 // Returns the exit code.
 int Track(const TrackOptions& options);
 
-// Whether Track() could send to there: kExitDone, or the exit code, once the
-// reason is on stderr. No SignalWatch may live.
-int CheckTrackers(const std::string& bin_dir,
-                  const std::vector<std::string>& to);
+// kNames: there are such trackers, each once. kPackages: their packages are
+// here, too, as the host that sends needs them.
+enum class TrackersCheck { kNames, kPackages };
+// kExitDone, or the exit code, once the reason is on stderr. No SignalWatch may
+// live.
+int CheckTrackers(const TrackOptions& options, TrackersCheck check);
 
 // While it lives, sends what is written into a folder, from before the run
 // begins. Its destructor, once the run is over, waits until all is sent, at

@@ -14,6 +14,8 @@ namespace slackline {
 namespace {
 
 constexpr absl::Duration kRepeat = absl::Milliseconds(300);
+// An answer may have megabytes.
+constexpr absl::Duration kRepeatOfParts = absl::Seconds(8);
 // What a coordinator is busy with is mostly over in a second: a heartbeat of a
 // server that has just joined, the change before.
 constexpr absl::Duration kBusyMax = absl::Seconds(10);
@@ -152,8 +154,7 @@ absl::Status CoordinatorClient::AskStop(const std::string& reason) {
 absl::Status CoordinatorClient::AskSuspend(const std::string& reason) {
   wire::Call call;
   call.set_call_id(++last_call_id_);
-  call.mutable_stop()->set_checkpoint(true);
-  call.mutable_stop()->set_reason(reason);
+  call.mutable_suspend()->set_reason(reason);
   return Send(std::move(call));
 }
 
@@ -181,6 +182,13 @@ absl::StatusOr<std::optional<wire::StatusReply>> CoordinatorClient::Receive() {
 
 absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
     const wire::Call& call, absl::Duration wait_max) {
+  SL_ASSIGN_OR_RETURN(Message message, Call(call, wait_max, kRepeat));
+  return std::move(*message.header.mutable_call_reply());
+}
+
+absl::StatusOr<Message> CoordinatorClient::Call(const wire::Call& call,
+                                                absl::Duration wait_max,
+                                                absl::Duration repeat) {
   const absl::Time deadline = TimeSource().Now() + wait_max;
   absl::Time repeat_at = absl::InfinitePast();
   bool unanswered = false;
@@ -193,14 +201,13 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
         sent = AskStatus();
       if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
       unanswered = true;
-      repeat_at = TimeSource().Now() + kRepeat;
+      repeat_at = TimeSource().Now() + repeat;
     }
     SL_RETURN_IF_ERROR(
         poller_.Wait(std::min(repeat_at, deadline) - TimeSource().Now()));
     const std::optional<size_t> asked_at = answers_at_;
     while (true) {
-      SL_ASSIGN_OR_RETURN(const std::optional<Received> received,
-                          ReceiveMessage());
+      SL_ASSIGN_OR_RETURN(std::optional<Received> received, ReceiveMessage());
       if (!received.has_value()) break;
       if (!IsOurs(*received)) continue;
       const wire::Header& header = received->message.header;
@@ -210,7 +217,7 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
                          " is no coordinator: ", header.error_reply().error()));
       }
       if (header.call_reply().call_id() == call.call_id())
-        return header.call_reply();
+        return std::move(received->message);
     }
     if (answers_at_ != asked_at) repeat_at = absl::InfinitePast();
   }
@@ -234,24 +241,20 @@ absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
 
 absl::Status CoordinatorClient::Stop(const std::string& reason,
                                      absl::Duration wait_max) {
-  wire::Stop stop;
-  stop.set_reason(reason);
-  return Stop(stop, wait_max);
+  wire::Call call;
+  call.mutable_stop()->set_reason(reason);
+  return End(std::move(call), wait_max);
 }
 
 absl::Status CoordinatorClient::Suspend(const std::string& reason,
                                         absl::Duration wait_max) {
-  wire::Stop stop;
-  stop.set_checkpoint(true);
-  stop.set_reason(reason);
-  return Stop(stop, wait_max);
+  wire::Call call;
+  call.mutable_suspend()->set_reason(reason);
+  return End(std::move(call), wait_max);
 }
 
-absl::Status CoordinatorClient::Stop(const wire::Stop& stop,
-                                     absl::Duration wait_max) {
-  wire::Call call;
+absl::Status CoordinatorClient::End(wire::Call call, absl::Duration wait_max) {
   call.set_call_id(++last_call_id_);
-  *call.mutable_stop() = stop;
   SL_ASSIGN_OR_RETURN(const wire::CallReply reply, Call(call, wait_max));
   if (reply.code() == wire::OK) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the coordinator at ", Where(),
@@ -312,6 +315,42 @@ absl::StatusOr<std::optional<std::string>> CoordinatorClient::Checkpoint(
   return Refused(*reply);
 }
 
+absl::StatusOr<wire::InspectionState> CoordinatorClient::BeginInspection(
+    const wire::Inspect& inspect, absl::Duration wait_max) {
+  if (!inspect_call_.has_inspect() ||
+      inspect_call_.inspect().SerializeAsString() !=
+          inspect.SerializeAsString()) {
+    *inspect_call_.mutable_inspect() = inspect;
+    inspect_call_.set_call_id(++last_call_id_);
+  }
+  absl::StatusOr<wire::CallReply> reply = Order(inspect_call_, wait_max);
+  if (reply.ok() || absl::IsFailedPrecondition(reply.status()))
+    inspect_call_.Clear();
+  if (!reply.ok()) return reply.status();
+  if (!reply->has_inspection()) return Refused(*reply);
+  return std::move(*reply->mutable_inspection());
+}
+
+absl::StatusOr<CoordinatorClient::InspectionNews>
+CoordinatorClient::NextOfInspection(uint64_t number, int32_t received,
+                                    absl::Duration wait_max) {
+  wire::Call call;
+  call.set_call_id(++last_call_id_);
+  call.mutable_inspect()->set_number(number);
+  call.mutable_inspect()->set_received(received);
+  SL_ASSIGN_OR_RETURN(Message message, Call(call, wait_max, kRepeatOfParts));
+  wire::CallReply& reply = *message.header.mutable_call_reply();
+  if (reply.code() != wire::OK || !reply.has_inspection())
+    return Refused(reply);
+  InspectionNews news = {.state = std::move(*reply.mutable_inspection()),
+                         .frame = {}};
+  if (news.state.has_part() && news.state.part().has_timeline()) {
+    if (message.payloads.size() != 1) return Refused(reply);
+    news.frame = std::move(message.payloads.front());
+  }
+  return news;
+}
+
 absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
                                                      absl::Duration wait_max) {
   SL_ASSIGN_OR_RETURN(wire::CallReply reply, Order(std::move(call), wait_max));
@@ -321,9 +360,10 @@ absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
 absl::StatusOr<wire::CallReply> CoordinatorClient::Order(
     wire::Call call, absl::Duration wait_max) {
   const absl::Time patience = TimeSource().Now() + kBusyMax;
+  const bool has_number = call.call_id() != 0;
   wire::CallReply reply;
   while (true) {
-    call.set_call_id(++last_call_id_);
+    if (!has_number) call.set_call_id(++last_call_id_);
     SL_ASSIGN_OR_RETURN(reply, Call(call, wait_max));
     if (reply.code() == wire::OK) return reply;
     if (reply.code() != wire::BUSY || TimeSource().Now() >= patience) break;

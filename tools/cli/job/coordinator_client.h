@@ -74,6 +74,23 @@ class CoordinatorClient {
   // there is none.
   absl::StatusOr<std::optional<std::string>> Checkpoint(
       absl::Duration wait_max);
+  // Members are asked what they do (wire::Inspect: stacks or a timeline).
+  // Answered with the inspection's number, and who is missing. Until it is
+  // answered, the same question again is the same call: whoever has not waited
+  // long enough does not stand in the way of what it began. In addition
+  // FailedPrecondition, with the coordinator's own sentence, if it refuses.
+  absl::StatusOr<wire::InspectionState> BeginInspection(
+      const wire::Inspect& inspect, absl::Duration wait_max);
+  // The next part of it, if it is there by now: `received` have come before.
+  // To be asked at least every few seconds, else it is given up there. In
+  // addition FailedPrecondition if it has been.
+  struct InspectionNews {
+    wire::InspectionState state;
+    Payload frame;  // Of a part with a timeline.
+  };
+  absl::StatusOr<InspectionNews> NextOfInspection(uint64_t number,
+                                                  int32_t received,
+                                                  absl::Duration wait_max);
 
  private:
   // Where the coordinator may be.
@@ -97,11 +114,14 @@ class CoordinatorClient {
   // Repeats `call` until it is answered.
   absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
                                        absl::Duration wait_max);
-  // Like Call(), with a number for it, and again for a while if the coordinator
-  // is busy. FailedPrecondition if it is refused.
+  absl::StatusOr<Message> Call(const wire::Call& call, absl::Duration wait_max,
+                               absl::Duration repeat);
+  // Like Call(), and again for a while if the coordinator is busy; with a new
+  // number each time, unless `call` has one. FailedPrecondition if it is
+  // refused.
   absl::StatusOr<wire::CallReply> Order(wire::Call call,
                                         absl::Duration wait_max);
-  absl::Status Stop(const wire::Stop& stop, absl::Duration wait_max);
+  absl::Status End(wire::Call call, absl::Duration wait_max);
   absl::Status Refused(const wire::CallReply& reply) const;
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
   std::string PlacesText() const;  // All addresses.
@@ -122,6 +142,7 @@ class CoordinatorClient {
   uint64_t last_call_id_ = 0;
   uint64_t finish_call_id_ = 0;      // Of AskFinish().
   uint64_t checkpoint_call_id_ = 0;  // Of Checkpoint().
+  wire::Call inspect_call_;          // Of BeginInspection(), unanswered.
   std::string finish_refused_;
 };
 

@@ -11,9 +11,12 @@
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"
 #include "tools/cli/job/servers_command.h"
+#include "tools/cli/job/stacks.h"
 #include "tools/cli/job/status_command.h"
 #include "tools/cli/job/stop_command.h"
+#include "tools/cli/job/timeline_collection.h"
 #include "tools/cli/job/top_command.h"
+#include "tools/cli/job/trace_command.h"
 #include "tools/cli/page/open_command.h"
 
 namespace slackline {
@@ -40,6 +43,30 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
                            "run that has ended: its summary.json");
   status_command->get_option("--json")->excludes(
       status_command->get_option("--shards"));
+  status_command
+      ->add_option_function<std::vector<std::string>>(
+          "--stacks",
+          [status](const std::vector<std::string>& names) {
+            status->stacks = true;
+            for (const std::string& name : names) {
+              // "--stacks" alone.
+              if (name.empty()) continue;
+              const absl::StatusOr<wire::MemberName> parsed =
+                  ParseMemberName(name);
+              if (!parsed.ok()) {
+                throw CLI::ValidationError(
+                    "--stacks", std::string(parsed.status().message()));
+              }
+              status->stacks_of.push_back(*parsed);
+            }
+          },
+          "Instead shows where each process is, or these, as worker-2 or "
+          "server-0: its threads, and of scripts each line in Python, with the "
+          "processes of their DataLoaders. As they come, for 5 s at most. To "
+          "be given after the job")
+      ->type_name("NAME ...")
+      ->expected(0, -1)
+      ->excludes(status_command->get_option("--shards"));
   status_command->footer(
       "Exit code: 0 the job runs, 3 it has not begun yet, 4 it has finished, 5 "
       "it has failed or\nwas stopped, 75 it was suspended and can go on, 6 "
@@ -68,6 +95,36 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   top_command->get_option("--json")->excludes(
       top_command->get_option("--shards"));
   top_command->callback([=] { *exit_code = ShowTop(*top); });
+
+  const auto trace = std::make_shared<TraceOptions>();
+  CLI::App* const trace_command = app->add_subcommand(
+      "trace",
+      "Records what all workers, servers and the coordinator of a running job "
+      "do in the next seconds, and writes it into one file for "
+      "https://ui.perfetto.dev: phases of steps, messages from their sending "
+      "to their answer, and what the coordinator does (docs/watching.md).");
+  AddJobFlags(trace_command, &trace->job);
+  AddTimelineSeconds(trace_command, "--seconds", &trace->time,
+                     "How long; default: 10");
+  trace_command->add_option(
+      "--out", trace->out,
+      "New file; default: timeline-TIME.pftrace in the folder of the run, or "
+      "here");
+  trace_command
+      ->add_option("--profile", trace->profiles,
+                   "RANK=FILE: what torch.profiler has written of this worker "
+                   "(export_chrome_trace) by the end of the recording is added "
+                   "to it; may be repeated")
+      ->allow_extra_args(false);
+  trace_command->footer(
+      "Ctrl-C ends it early, with what has come by then. slackline run "
+      "--timeline records from the first step on.\n"
+      "This has nothing to do with train { trace }, which records which "
+      "versions of parameters gradients were of.\n"
+      "Examples:\n"
+      "  slackline trace runs/digits --seconds 5\n"
+      "  slackline trace runs/digits --profile 0=worker-0.json");
+  trace_command->callback([=] { *exit_code = TraceJob(*trace); });
 
   const auto open = std::make_shared<OpenOptions>();
   CLI::App* const open_command = app->add_subcommand(
@@ -298,6 +355,16 @@ void AddJobFlags(CLI::App* command, JobOptions* options) {
           [options](int64_t ms) { options->wait_max = absl::Milliseconds(ms); },
           "How long to wait for an answer of the coordinator; default: 3000")
       ->check(CLI::Range(1, 600000));
+}
+
+CLI::Option* AddTimelineSeconds(CLI::App* command, const std::string& name,
+                                absl::Duration* time, const std::string& help) {
+  return command
+      ->add_option_function<double>(
+          name, [time](double seconds) { *time = absl::Seconds(seconds); },
+          help)
+      ->check(CLI::Range(absl::ToDoubleSeconds(kTimelineMin),
+                         absl::ToDoubleSeconds(kTimelineMax)));
 }
 
 void AddTableFlags(CLI::App* command, StatusTableOptions* options) {

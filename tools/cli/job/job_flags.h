@@ -30,12 +30,17 @@ void AddTrainFlags(CLI::App* command, std::vector<std::string>* sets);
 // CONFIG and --timeout-ms. `*options` must outlive the parsing.
 void AddJobFlags(CLI::App* command, JobOptions* options);
 
+// How long a timeline is recorded: from kTimelineMin to kTimelineMax. `*time`
+// must outlive the parsing.
+CLI::Option* AddTimelineSeconds(CLI::App* command, const std::string& name,
+                                absl::Duration* time, const std::string& help);
+
 // --shards and --top.
 void AddTableFlags(CLI::App* command, StatusTableOptions* options);
 
-// status, top, checkpoint, stop, mode, rebalance, move, drain and servers.
-// `bin_dir` is the default of --bin-dir. When one of them has run, its exit
-// code is in
+// status, top, trace, checkpoint, stop, mode, rebalance, move, drain and
+// servers. `bin_dir` is the default of --bin-dir. When one of them has run, its
+// exit code is in
 // `*exit_code`.
 void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code);
 

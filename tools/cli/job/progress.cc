@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/metrics/histogram.h"
 #include "common/some_names.h"
+#include "common/sync/phases.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/text.h"
 
@@ -65,6 +66,14 @@ std::string StateName(wire::JobState state) {
     default:
       return "?";
   }
+}
+
+int CountTrained(const wire::StatusReply& status) {
+  const auto trained = [&](const run::WorkerStats& worker) {
+    return worker.done() || HasTrained(worker.progress(), status.view());
+  };
+  return static_cast<int>(
+      std::count_if(status.worker().begin(), status.worker().end(), trained));
 }
 
 void RateMeter::Add(absl::Time now, double total) {
@@ -165,14 +174,16 @@ std::vector<std::string> Progress::MainFigures() const {
   if (MeanLoss(status_, &loss)) {
     figures.push_back(absl::StrFormat("loss %.4f", loss));
   }
-  const bool trained =
+  const bool done =
       !status_.worker().empty() &&
       std::all_of(status_.worker().begin(), status_.worker().end(),
                   [](const run::WorkerStats& worker) { return worker.done(); });
+  const bool trained = CountTrained(status_) == status_.worker_size();
   if (view.state() != wire::RUNNING) {
     figures.push_back(StateName(view.state()));
-  } else if (trained || (total > 0 && step >= total)) {
-    figures.push_back("evaluating");
+  } else if (done || (total > 0 && step >= total)) {
+    // Of those who have trained some may not ask what comes next for long.
+    figures.push_back(trained && !done ? "scripts at work" : "evaluating");
   } else if (step > begun && total > 0) {
     figures.push_back(
         absl::StrCat(DurationText(SecondsLeft(step - begun, total - begun,

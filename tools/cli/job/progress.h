@@ -16,6 +16,9 @@ namespace slackline {
 // "forming", "running", "finished" or "failed".
 std::string StateName(wire::JobState state);
 
+// How many workers have done their last step; their programs may work on.
+int CountTrained(const wire::StatusReply& status);
+
 // The speed of a growing total over the last seconds.
 class RateMeter {
  public:

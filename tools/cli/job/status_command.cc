@@ -1,16 +1,22 @@
 #include "tools/cli/job/status_command.h"
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/process/exit_code.h"
+#include "common/some_names.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 #include "server/coordinator/failure_page.h"
 #include "tools/cli/command_output.h"
+#include "tools/cli/job/stacks.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/summary_table.h"
+#include "tools/cli/signals.h"
 
 namespace slackline {
 namespace {
@@ -33,11 +39,59 @@ int CodeOf(const wire::View& view) {
   }
 }
 
+// Prints stacks as they come; as JSON when all are there.
+absl::Status ShowStacks(const StatusOptions& options, SignalWatch* signals,
+                        JobConnection* job) {
+  constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+  constexpr absl::Duration kWorthSaying = absl::Seconds(1);
+  SL_ASSIGN_OR_RETURN(
+      StacksQuestion question,
+      StacksQuestion::Ask(&job->client(), options.stacks_of, job->wait_max()));
+  const TimeSource time;
+  const absl::Time asked = time.Now();
+  bool said = false;
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  while (true) {
+    SL_ASSIGN_OR_RETURN(const std::optional<wire::Inspected> inspected,
+                        question.Next());
+    if (inspected.has_value()) {
+      if (options.json) {
+        all.push_back(StacksJson(*inspected));
+      } else {
+        PrintResult(StacksText(*inspected));
+      }
+      continue;
+    }
+    const absl::Duration waited = time.Now() - asked;
+    if (question.over() || waited >= StacksQuestion::kPatience) break;
+    if (waited >= kWorthSaying && !said) {
+      Say(absl::StrCat("waiting for ", SomeNames(question.missing())));
+      said = true;
+    }
+    if (signals->Wait(kLookEvery).all() > 0) break;
+  }
+  if (options.json) {
+    PrintJson({{"stacks", all},
+               {"missing", question.missing()},
+               {"gone", question.gone()}});
+    return absl::OkStatus();
+  }
+  for (const std::string& sentence : question.gone()) Say(sentence);
+  for (const std::string& name : question.missing()) {
+    Say(absl::StrCat(name,
+                     " does not answer: its process is stopped, or cannot "
+                     "reach the coordinator"));
+  }
+  return absl::OkStatus();
+}
+
 // Returns the exit code.
 absl::StatusOr<int> Show(const StatusOptions& options) {
   const std::string& config = options.job.config;
   if (HasEnded(config)) {
     SL_RETURN_IF_ERROR(ShowEnd(config, options.json));
+    if (options.stacks)
+      Say("the job has ended: no process is left to be asked for its stacks");
     SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(config));
     return CodeOfEnd(run.summary.state() == wire::JobState_Name(wire::FINISHED),
                      run.summary.cause() ==
@@ -48,8 +102,16 @@ absl::StatusOr<int> Show(const StatusOptions& options) {
     PrintResult(absl::StrCat(waits, "\n"));
     return kStatusForming;
   }
-  SL_ASSIGN_OR_RETURN(const JobConnection job,
-                      JobConnection::Open(options.job));
+  // Before the connection, whose threads must not take the signals.
+  std::unique_ptr<SignalWatch> signals;
+  if (options.stacks) {
+    SL_ASSIGN_OR_RETURN(signals, SignalWatch::Create());
+  }
+  SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
+  if (options.stacks) {
+    SL_RETURN_IF_ERROR(ShowStacks(options, signals.get(), &job));
+    return CodeOf(job.status().view());
+  }
   const Configured configured = ConfiguredBy(job.config());
   if (options.json) {
     PrintJson(StatusJson(job.status(), configured));

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "proto/inspection.pb.h"
 #include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/status_table.h"
 
@@ -14,6 +16,10 @@ struct StatusOptions {
   JobOptions job;
   StatusTableOptions table;
   bool json = false;
+  // Not how the job stands, but where its processes are: of these members, or
+  // if there are none, of all.
+  bool stacks = false;
+  std::vector<wire::MemberName> stacks_of = {};
 };
 // Exit codes of `slackline status`, beside kExitFailed, kExitUsage and
 // kExitSuspended.

@@ -10,6 +10,7 @@
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
+#include "tools/cli/job/progress.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/summary_table.h"
 
@@ -20,7 +21,7 @@ constexpr absl::Duration kStopLookEvery = absl::Milliseconds(50);
 // So often in a row nobody answers before it counts: machines are busy.
 constexpr int kSilencesMax = 3;
 
-// "the workers end at step 480 of 1170; 2 of 4 are there"
+// "the workers end at step 480 of 1170; 2 of 4 are there, then ..."
 std::string LineOf(const wire::StatusReply& status, StopOptions::How how) {
   const wire::View& view = status.view();
   if (how == StopOptions::How::kSuspended) {
@@ -29,12 +30,11 @@ std::string LineOf(const wire::StatusReply& status, StopOptions::How how) {
                : absl::StrCat("the checkpoint: ", status.checkpoint());
   }
   if (view.end_clock() == 0) return "the workers agree on the last step";
-  int done = 0;
-  for (const wire::WorkerMember& worker : view.worker()) done += worker.done();
   return absl::StrCat("the workers end at step ", EndOf(view), " of ",
                       view.elastic() ? "about " : "", view.steps_total(), "; ",
-                      done, " of ", view.worker_size(),
-                      " are there, then the model is evaluated and written");
+                      CountTrained(status), " of ", view.worker_size(),
+                      " are there; when their programs have come to their end, "
+                      "the model is evaluated and written");
 }
 
 // How the job has ended, from the folder of its run, if that is known here.

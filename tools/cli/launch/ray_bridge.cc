@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/shell_line.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -36,6 +37,8 @@ constexpr absl::Duration kSaySilenceAfter = absl::Seconds(10);
 constexpr absl::Duration kSilentEndMax = absl::Seconds(1);
 // Actors and the placement group are given back.
 constexpr absl::Duration kBridgeEndMax = absl::Seconds(12);
+// Longer than the program itself waits for Ray.
+constexpr absl::Duration kGoneMax = absl::Seconds(30);
 constexpr size_t kLineBytesMax = 1 << 20;
 constexpr int64_t kErrorBytesMax = 16 << 10;
 constexpr size_t kErrorLinesMax = 4;
@@ -264,6 +267,7 @@ absl::StatusOr<config::ClusterConfig> RayBridge::AwaitHosts(
     }
     if (const std::string text = TextOf(message, "error"); !text.empty())
       return absl::FailedPreconditionError(absl::StrCat("--on ray: ", text));
+    head_ = TextOf(message, "head");
     std::vector<std::string> hosts;
     for (const Json& host : message.value("hosts", Json::array()))
       hosts.push_back(host.is_string() ? host.get<std::string>() : "");
@@ -283,8 +287,40 @@ absl::StatusOr<config::ClusterConfig> RayBridge::AwaitNodes(
 
 absl::StatusOr<config::ClusterConfig> RayBridge::ReplaceNodes(
     SignalWatch* signals) {
-  SL_RETURN_IF_ERROR(Say("{}"));
+  SL_RETURN_IF_ERROR(Say(R"({"ask": "nodes"})"));
   return AwaitHosts(signals);
+}
+
+std::string RayBridge::GoneText(const std::string& why) const {
+  return absl::StrCat("the Ray cluster at ", head_, " is gone: ", why);
+}
+
+std::string RayBridge::LookCommand() const {
+  return ShellLine({"ray", "status", absl::StrCat("--address=", head_)});
+}
+
+std::string RayBridge::WhyGone() {
+  const TimeSource time;
+  const absl::Time end = time.Now() + kGoneMax;
+  absl::Status there;
+  // Ray ends a program whose cluster is gone, which shows below.
+  Say(R"({"ask": "gone"})").IgnoreError();
+  while (time.Now() < end) {
+    const absl::StatusOr<std::optional<std::string>> line = NextLine();
+    there = line.status();
+    if (!there.ok()) break;
+    if (!line->has_value()) {
+      usleep(static_cast<useconds_t>(absl::ToInt64Microseconds(kBridgeSlice)));
+      continue;
+    }
+    const Json message = Json::parse(**line, nullptr, /*exceptions=*/false);
+    if (!message.is_object() || !message.contains("gone")) continue;
+    const std::string why = TextOf(message, "gone");
+    return why.empty() ? "" : GoneText(why);
+  }
+  return GoneText(there.ok() ? absl::StrCat("Ray has said nothing for ",
+                                            absl::FormatDuration(kGoneMax))
+                             : std::string(there.message()));
 }
 
 RemoteShell RayBridge::Shell() const {

@@ -47,6 +47,12 @@ class RayBridge {
   // The same after the loss of some, in whose places Ray gives others.
   absl::StatusOr<config::ClusterConfig> ReplaceNodes(SignalWatch* signals);
 
+  // After the loss of some: whether the cluster as a whole is gone, as a
+  // sentence that names it; empty: it is there.
+  std::string WhyGone();
+  // What tells whether it is there again.
+  std::string LookCommand() const;
+
   // Leads to the hosts of the config that was returned last, while this lives.
   RemoteShell Shell() const;
 
@@ -56,6 +62,7 @@ class RayBridge {
   std::string Request() const;
   absl::Status Say(const std::string& line);
   absl::StatusOr<config::ClusterConfig> AwaitHosts(SignalWatch* signals);
+  std::string GoneText(const std::string& why) const;
   // nullopt: no whole line has come.
   absl::StatusOr<std::optional<std::string>> NextLine();
   std::vector<std::string> Words(const std::string& verb) const;
@@ -64,6 +71,7 @@ class RayBridge {
   std::vector<std::string> hosts_;  // Of the config that was given.
   std::string python_;              // Its path.
   std::string name_;                // Of the socket of the program.
+  std::string head_;                // Of the cluster, HOST:PORT, once known.
   FileDescriptor text_;             // Files in memory.
   FileDescriptor errors_;
   FileDescriptor to_;

@@ -1,6 +1,7 @@
 """Between `slackline run --on ray` and the nodes of a Ray cluster.
 
-`serve NAME` reads from stdin what is asked for: a JSON line, and more of them later.
+`serve NAME` reads from stdin what is asked for: a JSON line, and more of them later,
+which ask for other nodes in place of lost ones, or whether the cluster is gone.
 It gets one placement group, with a bundle for each host of the job, has an actor in
 each bundle, and says on stdout where they are: JSON lines, too. It ends with its
 stdin. Actors and placement group are gone then, however it ends: Ray ends what a
@@ -260,6 +261,8 @@ class Bridge:
             if "ray[client]" in text:
                 fail(f"{asked}: it needs more of Ray: {sys.executable} -m pip install 'ray[client]'")
             fail(f"{asked}: no Ray cluster is reached there: {text[:400]}; {begin}")
+        # Its head, to which everything of a cluster is connected.
+        self.head = f"{place[1]}:{place[2]}" if place else ray.get_runtime_context().gcs_address
         # Ray has put handlers of its own there. Whoever ends a group of processes tells
         # slackline run, too, which ends this one.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -373,6 +376,28 @@ class Bridge:
             self.addresses = self.await_actors(NODE_RETURN_SECONDS, lost)
             return self.addresses
 
+    def why_gone(self):
+        """Why the cluster as a whole is gone; empty: it is there."""
+        host, port = self.head.rsplit(":", 1)
+        end = time.monotonic() + ONE_TRY_SECONDS
+        while True:
+            try:
+                socket.create_connection((host, int(port)), ONE_TRY_SECONDS).close()
+            except OSError as error:
+                return f"its head does not answer ({error.strerror or error})"
+            # Where nodes go first, the head may follow.
+            asked = [actor.address.remote() for actor in self.actors]
+            ready, _ = self.ray.wait(asked, num_returns=len(asked), timeout=SLICE_SECONDS)
+            for answer in ready:
+                try:
+                    self.ray.get(answer)
+                    return ""
+                except self.ray.exceptions.RayError:
+                    pass
+            if time.monotonic() > end:
+                return ""
+            time.sleep(SLICE_SECONDS)
+
     def renew(self, index):
         # One that is cut off would keep the bundle.
         self.ray.kill(self.actors[index])
@@ -450,7 +475,9 @@ class Bridge:
             except self.ray.exceptions.RayError as error:
                 try:
                     refuse(
-                        NO_AGENT, f"its actor or its node of Ray is gone: {one_line(error)[:300]}"
+                        NO_AGENT,
+                        f"its actor or its node of the Ray cluster at {self.head} is gone: "
+                        f"{one_line(error).split(' class_name:')[0][:300]}",
                     )
                 except OSError:
                     pass
@@ -544,6 +571,7 @@ def serve(name):
             )
             os._exit(1)
 
+    gone = ""
     connected = threading.Event()
     for thread in (read_requests, watch):
         threading.Thread(target=thread, daemon=True).start()
@@ -553,15 +581,20 @@ def serve(name):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind("\0" + name)
         listener.listen(64)
-        tell(hosts=bridge.get_nodes())
+        tell(hosts=bridge.get_nodes(), head=bridge.head)
         threading.Thread(target=bridge.serve, args=(listener,), daemon=True).start()
-        while requests.get() is not None:
-            tell(hosts=bridge.replace())
+        while (request := requests.get()) is not None:
+            if request["ask"] == "gone":
+                gone = bridge.why_gone()
+                tell(gone=gone)
+            else:
+                tell(hosts=bridge.replace(), head=bridge.head)
     except SystemExit as problem:
         tell(error=str(problem))
     except Exception as problem:
         tell(error=f"Ray: {type(problem).__name__}: {one_line(problem)[:400]}")
-    if connected.is_set():
+    # Of a cluster that is gone Ray would wait for an answer.
+    if connected.is_set() and not gone:
         bridge.end()
     # Threads that wait for Ray are not waited for.
     os._exit(0)

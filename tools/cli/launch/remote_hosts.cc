@@ -81,16 +81,16 @@ std::string RemoteHosts::WhyNone(const std::string& host,
                           "the same packages as here");
   } else if (advice.empty() &&
              (code == 127 || absl::StrContains(output, "No such file"))) {
-    advice =
-        absl::StrCat(AgentProgram(),
-                     " is not there: install Slackline there at the same "
-                     "path, or name its folder by launch { bin_dir: ... }");
+    advice = absl::StrCat(AgentProgram(), " is not there: ",
+                          options_.install(host, /*is_there=*/false));
   } else if (advice.empty() && code == 126) {
     advice = absl::StrCat(AgentProgram(), " cannot be executed there");
   } else if (advice.empty() && code == 2) {
     advice = absl::StrCat(AgentProgram(),
-                          " there is of a version without agents; install ",
-                          VersionNumber());
+                          " there is of a version without agents, and this "
+                          "is ",
+                          VersionNumber(), ": ",
+                          options_.install(host, /*is_there=*/true));
   }
   return absl::StrCat("host ", host, ": no agent was started by ", engine(),
                       advice.empty() ? "" : ": ", advice, " (", lost.message(),
@@ -215,7 +215,8 @@ std::string RemoteHosts::OtherVersion(const std::string& host,
   return absl::StrCat("host ", host, ": ", AgentProgram(), " is of version ",
                       hello.version(), " (protocol ", hello.protocol(),
                       "), and this is ", VersionNumber(), " (protocol ",
-                      kProtocol, "); install the same on all hosts");
+                      kProtocol, "); ",
+                      options_.install(host, /*is_there=*/true));
 }
 
 absl::StatusOr<std::vector<absl::StatusOr<agent::Answer>>> RemoteHosts::AskEach(

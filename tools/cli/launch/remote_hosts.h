@@ -33,6 +33,8 @@ class RemoteHosts {
     RemoteShell shell;
     std::string bin_dir;             // Of slackline on the hosts.
     std::vector<std::string> hosts;  // Each once.
+    // What brings this version to the host, as InstallText().
+    std::function<std::string(const std::string& host, bool is_there)> install;
     // Sentences for people, while a call waits.
     std::function<void(const std::string& text)> say = {};
   };

@@ -1,5 +1,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "tools/cli/launch/remote_shell.h"
 
@@ -37,7 +38,12 @@ std::string Advice(const config::Ssh& ssh, const std::string& host,
         "given a password here");
   }
   if (says("Could not resolve hostname"))
-    return "its name is not known here: check the config, or ~/.ssh/config";
+    return "its name is not known here: correct it in the config or in "
+           "--hosts, or add it to /etc/hosts or ~/.ssh/config";
+  if (says("Connection refused") && IsLoopback(host)) {
+    return "nobody listens there, and it is this machine: name the hosts of "
+           "the job by --hosts HOST:WORKERS,..., or start an sshd here";
+  }
   if (says("Connection refused")) {
     return "nobody listens there: start its sshd, or name its port by launch { "
            "ssh { port: ... } }";

@@ -7,11 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/config/cluster_config.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 #include "common/view/shard_map.h"
 #include "tools/cli/job/shard_selection.h"
+#include "tools/cli/job/stacks.h"
 
 namespace slackline {
 namespace {
@@ -57,6 +60,7 @@ absl::StatusOr<std::string> JobOrders::Give(const Json& order) {
     return PlanSentence(plan);
   }
   if (name == "checkpoint") return Checkpoint();
+  if (name == "stacks") return Stacks(order);
   if (name == "finish") return client.Finish(kOrdered, wait_max);
   if (name == "suspend") {
     SL_RETURN_IF_ERROR(client.Suspend(kOrdered, wait_max));
@@ -69,7 +73,7 @@ absl::StatusOr<std::string> JobOrders::Give(const Json& order) {
   return absl::InvalidArgumentError(absl::StrCat(
       "'", name,
       "' is no order; there are mode, move, drain, rebalance, checkpoint, "
-      "finish, suspend and stop"));
+      "finish, suspend, stop and stacks"));
 }
 
 absl::StatusOr<std::string> JobOrders::Move(const Json& order) {
@@ -117,6 +121,29 @@ absl::StatusOr<std::string> JobOrders::Checkpoint() {
                       job_->client().Checkpoint(absl::Milliseconds(200)));
   takes_checkpoint_ = !text.has_value();
   return text.value_or("a checkpoint is ordered");
+}
+
+absl::StatusOr<std::string> JobOrders::Stacks(const Json& order) {
+  SL_ASSIGN_OR_RETURN(const std::string of, TextField(order, "of"));
+  SL_ASSIGN_OR_RETURN(const wire::MemberName name, ParseMemberName(of));
+  SL_ASSIGN_OR_RETURN(
+      StacksQuestion question,
+      StacksQuestion::Ask(&job_->client(), {name}, job_->wait_max()));
+  const TimeSource time;
+  const absl::Time until = time.Now() + StacksQuestion::kPatience;
+  while (true) {
+    SL_ASSIGN_OR_RETURN(const std::optional<wire::Inspected> inspected,
+                        question.Next());
+    if (inspected.has_value()) return StacksText(*inspected);
+    if (question.over()) {
+      return absl::UnavailableError(question.gone().empty()
+                                        ? absl::StrCat(of, " is gone")
+                                        : question.gone().front());
+    }
+    if (time.Now() >= until)
+      return absl::DeadlineExceededError(absl::StrCat(of, " does not answer"));
+    absl::SleepFor(absl::Milliseconds(20));
+  }
 }
 
 void JobOrders::Look() {

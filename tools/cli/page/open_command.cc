@@ -5,12 +5,16 @@
 
 #include <array>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +25,7 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
+#include "tools/cli/page/earlier_points.h"
 #include "tools/cli/page/job_orders.h"
 #include "tools/cli/page/page_state.h"
 #include "tools/cli/run/summary_table.h"
@@ -45,7 +50,8 @@ std::string Text(const Json& json) {
 // What the thread that speaks with the job and those of the server share.
 class SharedPage {
  public:
-  explicit SharedPage(Configured configured) : state_(std::move(configured)) {}
+  SharedPage(Configured configured, std::vector<Json> earlier)
+      : state_(std::move(configured), std::move(earlier)) {}
 
   void Update(const wire::StatusReply& status) {
     const MutexLock lock(mutex_);
@@ -172,6 +178,17 @@ std::string AddressText(const OpenOptions& options, const PageServer& server) {
   return absl::StrCat(text, "Ctrl-C ends the page, not the job\n");
 }
 
+// What the run in the folder has recorded so far; nothing, if that cannot be
+// read here.
+std::vector<Json> PointsOfRun(const std::string& config, double until) {
+  if (!IsRunFolder(config)) return {};
+  const std::string path = absl::StrCat(config, "/metrics.jsonl");
+  std::error_code error;  // To open a pipe waits for whoever writes to it.
+  if (!std::filesystem::is_regular_file(path, error)) return {};
+  std::ifstream metrics(path);
+  return EarlierPoints(metrics, until, PageState::kEarlierPointsMax);
+}
+
 absl::Status Serve(const OpenOptions& options) {
   if (HasEnded(options.job.config)) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -183,7 +200,8 @@ absl::Status Serve(const OpenOptions& options) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
   SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
-  SharedPage page(ConfiguredBy(job.config()));
+  SharedPage page(ConfiguredBy(job.config()),
+                  PointsOfRun(options.job.config, job.status().run_seconds()));
   page.Update(job.status());
   SL_ASSIGN_OR_RETURN(
       const std::unique_ptr<PageServer> server,

@@ -9,10 +9,13 @@
 #include "common/metrics/histogram.h"
 #include "common/metrics/refusals.h"
 #include "common/metrics/step_phases.h"
+#include "common/status.h"
 #include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/load_tables.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/stacks.h"
+#include "tools/cli/page/members_by_index.h"
 
 namespace slackline {
 namespace {
@@ -21,15 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kShardsShown = 12;
 constexpr int kBinsShown = 48;
-constexpr int kMembersMax = 4096;
-
-// `value` at place `index` of a list, which grows with nulls; nothing if there
-// can be no member of that index.
-void Put(Json* list, int index, Json value) {
-  if (index < 0 || index >= kMembersMax) return;
-  while (static_cast<int>(list->size()) <= index) list->push_back(nullptr);
-  (*list)[static_cast<size_t>(index)] = std::move(value);
-}
 
 // How many gradients missed 0, 1, 2, ... clocks, over all servers; the last bin
 // has the rest.
@@ -99,8 +93,10 @@ Json TextsOf(const wire::StatusReply& status, const Configured& configured) {
 
 }  // namespace
 
-PageState::PageState(Configured configured)
-    : configured_(std::move(configured)) {}
+PageState::PageState(Configured configured, std::vector<Json> earlier)
+    : configured_(std::move(configured)), earlier_(std::move(earlier)) {
+  SL_CHECK(earlier_.size() <= kEarlierPointsMax, "earlier points are bounded");
+}
 
 void PageState::Update(const wire::StatusReply& status) {
   silence_.clear();
@@ -138,13 +134,15 @@ Json PageState::Now() const {
   now["silence"] = silence_;
   now["over"] = over_;
   now["history"] = {{"every", every_},
-                    {"count", points_.size()},
+                    {"count", earlier_.size() + points_.size()},
                     {"last", points_.empty() ? Json() : points_.back()}};
   return now;
 }
 
 Json PageState::History() const {
-  return {{"every", every_}, {"points", points_}};
+  Json points = earlier_;
+  for (const Json& point : points_) points.push_back(point);
+  return {{"every", every_}, {"points", std::move(points)}};
 }
 
 void PageState::Remember(const wire::StatusReply& status) {
@@ -157,10 +155,10 @@ void PageState::Remember(const wire::StatusReply& status) {
   double loss = 0;
   int losses = 0;
   for (const run::WorkerStats& worker : status.worker()) {
-    Put(&point["clock"], worker.rank(), worker.clock());
-    Put(&point["examples"], worker.rank(), worker.examples());
-    Put(&point["work"], worker.rank(), worker.compute_seconds());
-    Put(&point["wait"], worker.rank(), worker.wait_seconds());
+    PutAt(worker.rank(), worker.clock(), &point["clock"]);
+    PutAt(worker.rank(), worker.examples(), &point["examples"]);
+    PutAt(worker.rank(), worker.compute_seconds(), &point["work"]);
+    PutAt(worker.rank(), worker.wait_seconds(), &point["wait"]);
     if (worker.clock() == 0) continue;
     loss += worker.train_loss();
     ++losses;
@@ -172,9 +170,9 @@ void PageState::Remember(const wire::StatusReply& status) {
     if (record.has_accuracy()) point["test_accuracy"] = record.accuracy();
   }
   for (const run::ServerStats& server : status.server())
-    Put(&point["busy"], server.index(), LoadOf(status, server).busiest);
+    PutAt(server.index(), LoadOf(status, server).busiest, &point["busy"]);
   points_.push_back(std::move(point));
-  if (points_.size() <= kPointsMax) return;
+  if (earlier_.size() + points_.size() <= kPointsMax) return;
   for (size_t i = 0; 2 * i < points_.size(); ++i)
     points_[i] = std::move(points_[2 * i]);
   points_.resize((points_.size() + 1) / 2);
@@ -210,6 +208,23 @@ void PageState::NoticeMembers(const wire::StatusReply& status) {
   members_ = std::move(members);
 }
 
+void PageState::NoticeStacks(const wire::StatusReply& status) {
+  std::map<std::string, std::string> stood_still;
+  for (const wire::MemberStacks& stacks : status.stacks()) {
+    const std::string who = MemberText(stacks.of());
+    const std::string& where = stacks.stacks().where();
+    const auto before = stood_still_.find(who);
+    stood_still[who] = where;
+    if (where.empty() ||
+        (before != stood_still_.end() && before->second == where)) {
+      continue;
+    }
+    Tell(stacks.seconds(), "warning",
+         absl::StrCat(who, " stands still in ", where));
+  }
+  stood_still_ = std::move(stood_still);
+}
+
 void PageState::Notice(const wire::StatusReply& status) {
   const double seconds = status.run_seconds();
   NoticeMembers(status);
@@ -233,11 +248,13 @@ void PageState::Notice(const wire::StatusReply& status) {
     held_up.insert(part);
   }
   held_up_ = std::move(held_up);
+  NoticeStacks(status);
   std::set<std::string> slow;
   for (const run::Straggler& straggler : status.straggler()) {
-    const std::string who = straggler.has_rank()
-                                ? absl::StrCat("worker ", straggler.rank())
-                                : "all workers";
+    const std::string who =
+        straggler.has_server() ? absl::StrCat("server ", straggler.server())
+        : straggler.has_rank() ? absl::StrCat("worker ", straggler.rank())
+                               : "all workers";
     if (slow_.count(who) == 0) Tell(seconds, "warning", straggler.sentence());
     slow.insert(who);
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -18,7 +19,12 @@ namespace slackline {
 // Thread-compatible.
 class PageState {
  public:
-  explicit PageState(Configured configured);
+  // At most so many points are from before the first reply.
+  static constexpr size_t kEarlierPointsMax = 360;
+
+  // `earlier`: points of EarlierPoints(), which stay.
+  explicit PageState(Configured configured,
+                     std::vector<nlohmann::ordered_json> earlier = {});
 
   // A reply that is later than those before. The fields that the page reads are
   // those of `slackline status --json`, without the shards and their loads one
@@ -39,25 +45,28 @@ class PageState {
   // the job ("t", seconds), the loss and the results on the test set, and of
   // each worker and server by index, null where there is none: "clock",
   // "examples", "work", "wait" (seconds, counted since it began), "busy" (0 to
-  // 1).
+  // 1). Those of before the first reply have "rate" in place of all of these:
+  // examples per second of each worker.
   nlohmann::ordered_json History() const;
 
  private:
-  // At most so many points; then every second one goes, and only every second
-  // reply makes one from there on.
+  // At most so many points, the earlier ones among them; then every second one
+  // of the replies goes, and only every second reply makes one from there on.
   static constexpr size_t kPointsMax = 720;
   static constexpr size_t kEventsMax = 200;
 
   void Remember(const wire::StatusReply& status);
   void Notice(const wire::StatusReply& status);
   void NoticeMembers(const wire::StatusReply& status);
+  void NoticeStacks(const wire::StatusReply& status);
   void Tell(double seconds, const char* kind, const std::string& text);
 
   const Configured configured_;
+  const std::vector<nlohmann::ordered_json> earlier_;
   nlohmann::ordered_json now_;
   std::string silence_;
   bool over_ = false;
-  std::vector<nlohmann::ordered_json> points_;
+  std::vector<nlohmann::ordered_json> points_;  // Of replies.
   uint64_t every_ = 1;
   uint64_t replies_ = 0;
   std::deque<nlohmann::ordered_json> events_;
@@ -65,6 +74,7 @@ class PageState {
   std::set<std::string> members_;
   std::set<std::string> held_up_;
   std::set<std::string> slow_;
+  std::map<std::string, std::string> stood_still_;  // Who, and where.
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
   int64_t moves_ = 0;
   double mode_changed_at_ = -1;

@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
+#include "tools/cli/doctor/diagnosis.h"
 #include "tools/cli/doctor/examination.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/doctor/job_needs.h"
@@ -33,6 +34,13 @@ namespace {
 constexpr absl::Duration kPortMax = absl::Seconds(30);
 constexpr char kPortText[] =
     "coordinator.port (choose another, or leave it out for any free one)";
+
+// Of an attempt to listen at the coordinator's port.
+absl::Status AboutPort(const absl::Status& status) {
+  // ResolveHost()'s, of a name that has no address.
+  if (absl::IsNotFound(status)) return Annotate(status, "coordinator.host");
+  return Annotate(status, kPortText);
+}
 
 // The hosts at which the coordinator may listen.
 std::set<std::string> CoordinatorHosts(const config::ClusterConfig& config) {
@@ -54,13 +62,19 @@ absl::StatusOr<std::string> KeyTextOf(const LaunchOptions& launch,
 }
 
 // What CheckHosts() of `hosts` is about.
-doctor::Job NeedsOf(const config::ClusterConfig& config,
+doctor::Job NeedsOf(const RunOptions& options,
+                    const config::ClusterConfig& config,
                     std::vector<std::string> hosts, int coordinator_port,
                     const std::string& engine) {
+  const auto bin_by = [&](const config::Launch& launch) {
+    return RemotePathsOf(launch, options.bin_dir, "", "").bin_dir;
+  };
   doctor::Job job = JobNeeds(config, {.hosts = std::move(hosts),
                                       .coordinator_port = coordinator_port,
                                       .engine = engine,
-                                      .data_dir = ""});
+                                      .data_dir = "",
+                                      .bin_here = bin_by(config::Launch()),
+                                      .bin_there = bin_by(config.launch())});
   job.set_version(VersionText("slackline"));
   return job;
 }
@@ -86,7 +100,7 @@ class ThisMachine : public JobPlace {
   absl::StatusOr<int> TakePort(int port) override {
     if (port != 0) {
       for (const std::string& host : CoordinatorHosts(config_))
-        SL_RETURN_IF_ERROR(Annotate(CheckPortFree(host, port), kPortText));
+        SL_RETURN_IF_ERROR(AboutPort(CheckPortFree(host, port)));
       return port;
     }
     SL_ASSIGN_OR_RETURN(PortReservation free,
@@ -110,7 +124,8 @@ class ThisMachine : public JobPlace {
     // One machine, by whatever names.
     std::map<std::string, HostExaminer> examiners;
     return slackline::CheckHosts(
-        NeedsOf(config_, HostsOfMembers(config_), coordinator_port, "here"),
+        NeedsOf(options_, config_, HostsOfMembers(config_), coordinator_port,
+                "here"),
         /*from_here=*/false,
         [&](std::vector<HostQuestion> questions, absl::Duration /*wait_max*/) {
           std::vector<absl::StatusOr<doctor::Reply>> replies;
@@ -158,14 +173,18 @@ class OtherMachines : public JobPlace {
 
   absl::Status Connect(SignalWatch* signals) override {
     signals_ = signals;
+    const doctor::Job job = NeedsOf(options_, config_, HostsOfMembers(config_),
+                                    /*coordinator_port=*/0, shell_.name);
     SL_ASSIGN_OR_RETURN(
         hosts_,
         RemoteHosts::Connect(
             {.shell = shell_,
-             .bin_dir =
-                 RemotePathsOf(config_.launch(), options_.bin_dir, "", "")
-                     .bin_dir,
+             .bin_dir = job.bin_there(),
              .hosts = HostsOfMembers(config_),
+             .install =
+                 [job](const std::string& host, bool is_there) {
+                   return InstallText(job, host, is_there);
+                 },
              .say = [this](const std::string& text) { display_->Print(text); }},
             signals));
     return absl::OkStatus();
@@ -220,7 +239,8 @@ class OtherMachines : public JobPlace {
 
   absl::Status CheckHosts(int coordinator_port) override {
     return slackline::CheckHosts(
-        NeedsOf(config_, hosts_->hosts(), coordinator_port, shell_.name),
+        NeedsOf(options_, config_, hosts_->hosts(), coordinator_port,
+                shell_.name),
         /*from_here=*/true,
         [this](std::vector<HostQuestion> questions, absl::Duration wait_max) {
           return hosts_->AskDoctors(std::move(questions), wait_max, signals_);
@@ -267,7 +287,7 @@ class OtherMachines : public JobPlace {
       std::vector<RemoteHosts::Request> requests) {
     absl::StatusOr<std::vector<agent::Answer>> answers =
         hosts_->Ask(std::move(requests), kPortMax, signals_);
-    if (!answers.ok()) return Annotate(answers.status(), kPortText);
+    if (!answers.ok()) return AboutPort(answers.status());
     return answers;
   }
 
@@ -308,6 +328,17 @@ class RayNodes : public OtherMachines {
     Disconnect();
     *config = std::move(now);
     return true;
+  }
+
+  Gone WhatIsGone() override {
+    if (!HasLostAny()) return {};
+    Gone gone = {.why = bridge_->WhyGone()};
+    if (gone.why.empty()) return gone;
+    gone.what_to_do = absl::StrCat(
+        "begin the cluster again, or name another by --set "
+        "launch.ray.address=HOST:PORT; `",
+        bridge_->LookCommand(), "` says whether it is there");
+    return gone;
   }
 
  private:

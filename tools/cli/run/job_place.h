@@ -39,6 +39,13 @@ class JobPlace {
                                             config::ClusterConfig* /*config*/) {
     return false;
   }
+  // After the end of a job that has failed: an engine that is gone as a whole;
+  // empty: nothing is known of that.
+  struct Gone {
+    std::string why = {};
+    std::string what_to_do = {};
+  };
+  virtual Gone WhatIsGone() { return {}; }
   // Goes there. A signal ends the attempt.
   virtual absl::Status Connect(SignalWatch* signals) = 0;
   // A port for the coordinator: `port`, which has to be free there, or for 0
@@ -47,8 +54,8 @@ class JobPlace {
   // Refuses, or warns of, a job that is too large.
   virtual absl::Status CheckCapacity(const std::string& data_dir) = 0;
   // Refuses a job that could not start there, with a line for each cause:
-  // names, ports, connections and limits. Takes milliseconds where nothing is
-  // wrong.
+  // names, ports, connections, limits and versions. Takes milliseconds where
+  // nothing is wrong.
   virtual absl::Status CheckHosts(int coordinator_port) = 0;
   // Starts all processes. `launch` has the paths of this machine, and `config`
   // is that of launch.cluster_file.

@@ -128,8 +128,9 @@ std::string ErrorLine(absl::string_view text) {
       break;
     }
     if (marked) continue;
-    for (const char* const word : {"check failed", "terminate called",
-                                   "Segmentation fault", "AddressSanitizer"}) {
+    for (const char* const word :
+         {"check failed", "terminate called", "can't open file",
+          "Segmentation fault", "AddressSanitizer"}) {
       if (!absl::StrContains(line, word)) continue;
       found = std::string(absl::StripAsciiWhitespace(line));
       break;

@@ -62,8 +62,9 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
   fs::create_directories(out_dir, error);
   const bool empty = !error && HasNothingBegun(out_dir);
   if (error) {
-    return absl::UnavailableError(absl::StrCat(
-        "--out: folder ", out_dir, " cannot be made: ", error.message()));
+    return absl::UnavailableError(
+        absl::StrCat("--out: folder ", out_dir,
+                     " cannot be made: ", error.message(), "; choose another"));
   }
   if (!empty) {
     return absl::AlreadyExistsError(

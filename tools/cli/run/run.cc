@@ -98,10 +98,11 @@ int Run(const RunOptions& given) {
   if (const std::optional<config::ClusterConfig> as_given =
           WhatIsGiven(options);
       as_given.has_value() && as_given->launch().has_kubernetes()) {
-    if (!options.track.empty()) {
-      complain(
-          "--track: the files of a run on Kubernetes are there and not here; "
-          "leave it out, and give slackline track the folder of the volume");
+    if (!options.track.empty() || as_given->has_track()) {
+      complain(absl::StrCat(
+          options.track.empty() ? "track" : "--track",
+          ": the files of a run on Kubernetes are there and not here; leave it "
+          "out, and give slackline track the folder of the volume"));
       return kExitUsage;
     }
     const absl::StatusOr<int> done =
@@ -109,10 +110,6 @@ int Run(const RunOptions& given) {
     if (done.ok()) return *done;
     complain(done.status().message());
     return kExitFailed;
-  }
-  if (const int usable = CheckTrackers(options.bin_dir, options.track);
-      usable != kExitDone) {
-    return usable;
   }
   const absl::StatusOr<SlurmPlan> plan = PlanSlurm(&options);
   if (!plan.ok()) {
@@ -141,6 +138,15 @@ int Run(const RunOptions& given) {
       complain(fit.message());
       return kExitUsage;
     }
+  }
+  // A batch job sends from a host of its own.
+  const bool is_sent_from_here = !options.dry_run && !plan->submits;
+  if (const int usable = CheckTrackers(
+          TrackOptionsOf(config->track(), options.track, /*folder=*/".",
+                         options.bin_dir),
+          is_sent_from_here ? TrackersCheck::kPackages : TrackersCheck::kNames);
+      usable != kExitDone) {
+    return usable;
   }
   // Another engine goes to all hosts, and to this one, too.
   std::vector<std::string> elsewhere;

@@ -29,7 +29,10 @@ struct RunOptions {
   // ServerRestarts().
   std::optional<int> restart_servers = {};
   bool progress = true;
-  std::vector<std::string> track = {};  // Trackers, as TrackOptions::to.
+  // Of a timeline from the first step on (TimelineOfRun); 0: none.
+  double timeline_seconds = 0;
+  // Trackers, as TrackOptions::to; empty: those of the config.
+  std::vector<std::string> track = {};
   // Processes are placed on these hosts, as ParseHosts() has them, or on those
   // of a file; empty: on those of the config.
   std::string hosts = {};

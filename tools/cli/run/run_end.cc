@@ -75,6 +75,14 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
 
 namespace {
 
+bool HasOwnCheckpoint(const config::ClusterConfig& config,
+                      const std::string& out_dir) {
+  return HasCheckpoint(
+      CheckpointRoot(config, out_dir), [&](const auto& manifest) {
+        return HasRecordsOf(out_dir, manifest.run()).value_or(false);
+      });
+}
+
 // What one types after the run in the folder has failed: it goes on from its
 // last checkpoint, or begins anew if there is none.
 std::string LineAfterFailure(const RunOptions& options,
@@ -82,10 +90,8 @@ std::string LineAfterFailure(const RunOptions& options,
                              const std::string& out_dir) {
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   const std::string root = CheckpointRoot(config, out_dir);
-  const bool has_own = HasCheckpoint(root, [&](const auto& manifest) {
-    return HasRecordsOf(out_dir, manifest.run()).value_or(false);
-  });
-  if (has_own) return GoOnLine(options, cluster_file, out_dir, root, "");
+  if (HasOwnCheckpoint(config, out_dir))
+    return GoOnLine(options, cluster_file, out_dir, root, "");
   std::vector<std::string> words = {"slackline", "run",   cluster_file,
                                     "--out",     out_dir, "--new-run"};
   if (!options.resume.empty())
@@ -100,8 +106,8 @@ std::string LineAfterFailure(const RunOptions& options,
 absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       const config::ClusterConfig& config,
                       const run::CheckpointRecord& beginning,
-                      const RunningJob& job, absl::Status ended,
-                      Restorer::Lost* lost) {
+                      const RunningJob& job, const JobPlace::Gone& gone,
+                      absl::Status ended, Restorer::Lost* lost) {
   const Supervisor& supervisor = job.supervisor();
   if (!job.missing_files().empty()) {
     return absl::UnavailableError(absl::StrCat(
@@ -114,6 +120,7 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
   if (unsaid)
     ended = absl::AbortedError(absl::StrCat(host, " died at the job's end"));
   if (ended.ok()) return ended;
+  if (!gone.why.empty()) ended = absl::AbortedError(gone.why);
   const wire::JobEnd::Cause cause =
       unsaid ? wire::JobEnd::SERVER_LOST : supervisor.Cause();
   const bool coordinator_says =
@@ -126,7 +133,7 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
   // A job may begin and end between two looks at it; the summary knows.
   const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
   const bool says_why =
-      result.ok() &&
+      gone.why.empty() && result.ok() &&
       result->summary.state() == wire::JobState_Name(wire::FAILED) &&
       result->summary.cause() !=
           wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
@@ -157,14 +164,32 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
       Annotate(cancelled ? absl::CancelledError(why.message()) : why,
                absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
   if (!result.ok() || !HasFailed(result->summary)) return failed;
+  const std::string command = LineAfterFailure(options, config, out_dir);
   FailureFacts facts = {.folder = out_dir,
                         .summary = result->summary,
-                        .command = LineAfterFailure(options, config, out_dir)};
+                        .command = command,
+                        .what_to_do = gone.what_to_do};
   facts.summary.set_reason(lost->why);
+  // Who ends because the job was to stop is at no fault.
+  const bool is_stopped = supervisor.asked_to_end() &&
+                          result->summary.cause() ==
+                              wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
   const std::string text = LeaveFailurePage(
-      std::move(facts),
-      ExitsAtFault(result->summary, job.exits(), supervisor.dead()));
-  if (supervisor.asked_to_end()) return failed;  // They know why.
+      std::move(facts), is_stopped ? std::vector<LoggedExit>()
+                                   : ExitsAtFault(result->summary, job.exits(),
+                                                  supervisor.dead()));
+  // They know why, and may not know what is left.
+  if (supervisor.asked_to_end()) {
+    if (!supervisor.ran() || !config.has_checkpoint()) return failed;
+    return absl::Status(
+        failed.code(),
+        absl::StrCat(
+            failed.message(),
+            HasOwnCheckpoint(config, out_dir)
+                ? "\nto go on from its last checkpoint: "
+                : "\nit has no checkpoint of its own; to begin again: ",
+            command));
+  }
   return absl::AbortedError(absl::StrCat(failed.message(), "\n", text));
 }
 

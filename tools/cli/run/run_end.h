@@ -9,6 +9,7 @@
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 #include "tools/cli/display.h"
+#include "tools/cli/run/job_place.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/running_job.h"
@@ -35,13 +36,13 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
 
 // Once no process of it is left: OK if the job has finished and its summary is
 // there. Else why not, and there is a summary with that and its failure.txt;
-// `*lost` is what else is known of it. Cancelled: the user has ended it before
-// it ran.
+// `*lost` is what else is known of it. `gone`: where its processes were.
+// Cancelled: the user has ended it before it ran.
 absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       const config::ClusterConfig& config,
                       const run::CheckpointRecord& beginning,
-                      const RunningJob& job, absl::Status ended,
-                      Restorer::Lost* lost);
+                      const RunningJob& job, const JobPlace::Gone& gone,
+                      absl::Status ended, Restorer::Lost* lost);
 
 // The folder of a run whose processes could not be started says so, too.
 absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,

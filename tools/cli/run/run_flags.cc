@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/cli/experiment/track_command.h"
 #include "tools/cli/job/job_flags.h"
+#include "tools/cli/job/timeline_collection.h"
 #include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/summary_command.h"
@@ -83,7 +84,9 @@ std::vector<std::string> BatchCommand(const std::string& program,
         "--", option.get_lnames().empty() ? "" : option.get_lnames().front());
     if (absl::c_linear_search(kNotInBatch, name)) return;
     if (option.get_expected_max() == 0) {
-      words.push_back(name);
+      // As in --timeline=5.
+      const std::string& value = option.results().front();
+      words.push_back(value == "true" ? name : absl::StrCat(name, "=", value));
       return;
     }
     for (const std::string& result : option.results()) {
@@ -180,10 +183,12 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
                  "job with checkpoint { best_by: ... }")
       ->needs(resume);
   command
-      ->add_option("--track", run->track,
-                   absl::StrCat("Sends the records of the run to an experiment "
-                                "tracker as they come: ",
-                                kTrackersHelp))
+      ->add_option(
+          "--track", run->track,
+          absl::StrCat("Sends the records of the run to an experiment "
+                       "tracker as they come: ",
+                       kTrackersHelp, "; default: those of the config's track"))
+      ->check(TrackerProblem)
       ->allow_extra_args(false);
   command
       ->add_option("--restart-workers", run->restart_workers,
@@ -209,6 +214,14 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
   command->add_flag_callback(
       "--no-progress", [run] { run->progress = false; },
       "Only say when something is wrong");
+  command
+      ->add_flag("--timeline{10}", run->timeline_seconds,
+                 "Records what all processes do in the first 10 seconds of "
+                 "steps, or with --timeline=SECONDS in so many, into a file "
+                 "for https://ui.perfetto.dev in the folder of the run; later: "
+                 "slackline trace (docs/watching.md)")
+      ->check(CLI::Range(absl::ToDoubleSeconds(kTimelineMin),
+                         absl::ToDoubleSeconds(kTimelineMax)));
   command->add_option(
       "--bin-dir", run->bin_dir,
       "Folder of slackline_server and slackline_worker; default: that of "

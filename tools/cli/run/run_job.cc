@@ -33,6 +33,7 @@
 #include "tools/cli/run/running_job.h"
 #include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
+#include "tools/cli/run/timeline_of_run.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {
@@ -122,12 +123,11 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   }
   if (!key->note().empty()) display->Print(key->note());
 
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Tracking> tracking,
-                      Tracking::Start({.folder = out_dir,
-                                       .bin_dir = options.bin_dir,
-                                       .to = options.track,
-                                       .project = {}},
-                                      display));
+  SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Tracking> tracking,
+      Tracking::Start(TrackOptionsOf(config.track(), options.track, out_dir,
+                                     options.bin_dir),
+                      display));
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
@@ -193,12 +193,28 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
         const std::unique_ptr<CoordinatorClient> client,
         CoordinatorClient::Connect(endpoints, config.job(), key->source()));
     Restorer::Lost lost;
+    JobPlace::Gone gone;
     absl::Status ended;
+    // Of the first one of these runs.
+    std::optional<TimelineOfRun> timeline;
+    if (options.timeline_seconds > 0) {
+      timeline.emplace(TimelineOfRun::Options{
+          .endpoints = endpoints,
+          .job = config.job(),
+          .keys = key->source(),
+          .time = absl::Seconds(std::exchange(options.timeline_seconds, 0)),
+          .folder = out_dir});
+    }
     {
       RunningJob job(options, config, std::move(cluster), client.get(),
                      key.get(), signals.get(), display);
       ended = job.Await();
-      ended = EndOfRun(options, out_dir, config, beginning, job,
+      if (timeline.has_value()) display->Print(timeline->Finish());
+      if (!ended.ok() && !job.supervisor().asked_to_end() &&
+          job.supervisor().Cause() != wire::JobEnd::SUSPENDED) {
+        gone = place->WhatIsGone();
+      }
+      ended = EndOfRun(options, out_dir, config, beginning, job, gone,
                        std::move(ended), &lost);
       if (ended.ok()) {
         SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
@@ -208,8 +224,10 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
         return AfterTheEnd(config, result.summary, job.supervisor(), display);
       }
     }  // No process is left.
-    SL_ASSIGN_OR_RETURN(const std::optional<Restorer::Restoration> next,
-                        restorer.OnLost(lost));
+    std::optional<Restorer::Restoration> next;
+    if (gone.why.empty()) {
+      SL_ASSIGN_OR_RETURN(next, restorer.OnLost(lost));
+    }
     if (!next.has_value()) {
       if (const std::string text = restorer.Text(); !text.empty())
         display->Print(text);

@@ -31,6 +31,8 @@ constexpr absl::Duration kTerminateAgainAfter = absl::Milliseconds(500);
 constexpr absl::Duration kKillAfter = absl::Seconds(2);
 
 constexpr char kInterrupted[] = "interrupted by the user";
+constexpr char kSecondSignal[] =
+    "stopped by a second SIGTERM before its checkpoint was there";
 
 }  // namespace
 
@@ -160,6 +162,8 @@ void Supervisor::OnRestart(const Member& member, bool running, absl::Time now) {
   ++restarts_[member];
   if (running) ++running_;
   if (running && !member.worker) servers_.insert(member.index);
+  if (running && killed_host_.has_value() && killed_host_->member == member)
+    killed_host_.reset();
   if (!running && member == host() && !GoesOnElsewhere())
     GiveUpCoordinator(now);
 }
@@ -182,6 +186,13 @@ std::string Supervisor::OnHangup(absl::Time now) {
 }
 
 std::string Supervisor::OnTermination(absl::Time now) {
+  if (suspending_ && !stopping_ && state_ == wire::RUNNING) {
+    suspending_ = false;
+    stopped_by_second_ = true;
+    StopAtOnce(now);
+    return "SIGTERM again: stopping the job without a checkpoint; once more to "
+           "kill it";
+  }
   if (!options_.suspends || suspending_ || stopping_ ||
       state_ == wire::FINISHED) {
     return OnQuit(now);
@@ -191,7 +202,7 @@ std::string Supervisor::OnTermination(absl::Time now) {
     next_suspend_ = now;
     return absl::StrCat(terminated_by_,
                         ": taking a checkpoint, then ending the job; SIGTERM "
-                        "again stops it at once");
+                        "again stops it at once, without");
   }
   StopAtOnce(now);
   return absl::StrCat(terminated_by_,
@@ -220,7 +231,8 @@ std::string Supervisor::OnFinishRefused(const std::string& why,
 std::string Supervisor::StopReason() const {
   if (suspending_)
     return absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
-  return stopping_ ? kInterrupted : given_up_reason_;
+  if (!stopping_) return given_up_reason_;
+  return stopped_by_second_ ? kSecondSignal : kInterrupted;
 }
 
 void Supervisor::StopAtOnce(absl::Time now) {
@@ -249,6 +261,7 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
   // word to say all the same.
   if (!killing() || exit.hosted_coordinator) dead_.push_back(exit);
   if (killing()) return;
+  if (exit.hosted_coordinator && exit.status.signal != 0) killed_host_ = exit;
   // A job that ends takes all its processes along. Then only a crash is worth
   // a word, and a coordinator that has left none about why the others go.
   const bool follows = job_ended() || stopping_ || !given_up_reason_.empty() ||
@@ -389,7 +402,14 @@ std::string Supervisor::Reason() const {
     return "all processes have ended, but the coordinator never said that the "
            "job had finished; look at the logs";
   }
-  const MemberExit& first = dead_.front();
+  // A job that has lost its servers has got over workers that died, and over
+  // whoever has come back.
+  const auto ended_it =
+      std::find_if(dead_.begin(), dead_.end(), [this](const MemberExit& exit) {
+        return !killed_host_.has_value() ||
+               (!exit.member.worker && restarts_.count(exit.member) == 0);
+      });
+  const MemberExit first = ended_it != dead_.end() ? *ended_it : *killed_host_;
   return absl::StrCat(
       first.ToString(),
       first.error_line.empty() ? "" : absl::StrCat(": ", first.error_line));

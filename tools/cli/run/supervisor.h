@@ -19,6 +19,7 @@
 
 #include <compare>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -201,6 +202,8 @@ class Supervisor {
   bool lost_a_process_ = false;
   std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
+  // The coordinator's, killed by somebody else, and not started again.
+  std::optional<MemberExit> killed_host_;
   std::vector<MemberExit> failed_after_end_;
   std::map<Member, int> restarts_;
   bool interrupted_ = false;
@@ -208,7 +211,8 @@ class Supervisor {
   // After a checkpoint; or at once, and then it can go on from an earlier one.
   bool suspending_ = false;
   const char* terminated_by_ = "SIGTERM";
-  bool stopping_ = false;  // At once.
+  bool stopping_ = false;           // At once.
+  bool stopped_by_second_ = false;  // By SIGTERM, in place of a checkpoint.
   bool coordinator_gone_ = false;
   bool ending_ = false;
   absl::Time next_finish_ = absl::InfiniteFuture();

@@ -5,7 +5,7 @@ import html
 import json
 from typing import Optional
 
-from . import load, plots, results, sentences, statistics, words
+from . import layout, load, plots, results, sentences, statistics, words
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b1b1b; --soft: #5a5a5a; --page: #ffffff; --box: #f4f4f2;
@@ -62,7 +62,7 @@ dt { color: var(--soft); } dd { margin: 0; min-width: 0; overflow-wrap: anywhere
 """
 
 
-def html_of(of: results.Results, pictures: list[plots.Picture]) -> str:
+def html_of(of: results.Results, pictures: list[layout.Picture]) -> str:
     experiment = of.experiment
     parts = [
         f"<h1>{_escaped(experiment.title)}</h1>",
@@ -387,7 +387,7 @@ def _axes_part(of: results.Results) -> list[str]:
     return parts
 
 
-def _figure(picture: plots.Picture) -> str:
+def _figure(picture: layout.Picture) -> str:
     """As an image, because the names inside of several SVG pictures would clash in
     one page. The picture itself follows the colours that the reader prefers."""
     source = f"data:image/svg+xml;base64,{base64.b64encode(picture.svg).decode('ascii')}"

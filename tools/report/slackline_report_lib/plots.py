@@ -1,55 +1,21 @@
 """The pictures of the report, each as PNG and SVG. A fact has one picture, and none
 that a table says as well.
-
-An SVG follows the colours of whoever looks at it: where dark ones are preferred,
-rules in it replace each colour by one that reads well on a dark page. A viewer that
-knows no such rules shows the light ones.
-
-Sizes are laid out in inches by hand: legends stand below their axes with a
-height that follows from their labels, so nothing overlaps whatever the names
-are. The width fits a page and, with this font, a phone.
 """
 
 import dataclasses
-import io
 import math
 import pathlib
-from typing import Callable, Optional
+from typing import Optional
 
 import matplotlib
 import matplotlib.ticker
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.textpath import text_to_path
 
-from . import curves, files, results, sentences, statistics, words
+from . import curves, layout, results, sentences, statistics, words
 
-INK, PAPER, GREY, GRID = "#1b1b1b", "#ffffff", "#666666", "#dddddd"
-# Okabe and Ito, for all eyes; grey in place of their yellow, which is too faint
-# for a line on white.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#777777")
-# Of each colour the one for dark pages.
-DARK = {
-    INK: "#e8e8e6",
-    PAPER: "#161616",
-    GREY: "#b0b0ae",
-    GRID: "#3a3a39",
-    "#0072b2": "#4f9fe0",
-    "#d55e00": "#ff8b45",
-    "#009e73": "#35c795",
-    "#cc79a7": "#e69fc6",
-    "#e69f00": "#f5c451",
-    "#56b4e9": "#a3dcff",
-    "#777777": "#9c9c9a",
-}
-LINE_STYLES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 CURVES_MAX = 12  # In one pair of axes.
-WIDTH = 5.5  # Inches, of every picture.
-FONT = 11  # Points.
 BARS_MAX = 25  # Of a histogram, one for each number; beyond they hold several.
 X_LABELS = {
     "seconds": "wall time (seconds)",
@@ -63,43 +29,27 @@ Y_LABELS = {"test_loss": "test loss", "test_accuracy": "test accuracy (%)", "tra
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    name: str  # Of the files, without ending.
-    title: str
-    caption: str
-    png: bytes
-    svg: bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Style:
-    color: str
-    line: str
-    marker: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Panel:
     title: str  # "" if it is the only one.
     variants: list[results.VariantResult]
     field: str = ""  # The axis that it has one value of.
 
 
-def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
+def draw_all(of: results.Results, folder: pathlib.Path) -> list[layout.Picture]:
     """In the order of the report. Also writes them; removes those that an earlier
     report left in the folder."""
     matplotlib.rcParams.update(
         {
-            "font.size": FONT,
-            "axes.titlesize": FONT,
-            "legend.fontsize": FONT - 1,
+            "font.size": layout.FONT,
+            "axes.titlesize": layout.FONT,
+            "legend.fontsize": layout.FONT - 1,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
-            "grid.color": GRID,
-            **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
-            "axes.labelcolor": INK,
-            "axes.edgecolor": INK,
+            "grid.color": layout.GRID,
+            **{f"{part}.color": layout.INK for part in ("text", "xtick", "ytick")},
+            "axes.labelcolor": layout.INK,
+            "axes.edgecolor": layout.INK,
             "grid.linewidth": 0.6,
             "axes.axisbelow": True,
             # The same data make the same file.
@@ -108,7 +58,7 @@ def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
     )
     panels = _panels(of)
     styles = _styles(panels)
-    drawings: list[Optional[_Drawing]] = []
+    drawings: list[Optional[layout.Drawing]] = []
     for axis in of.axes:
         for key in _axis_metrics(of):
             drawings.append(_along_axis(of, axis, key))
@@ -131,7 +81,7 @@ def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
     pictures = []
     for drawing in drawings:
         if drawing is not None:
-            pictures.append(_finish(drawing, folder))
+            pictures.append(layout.written(drawing, folder))
     return pictures
 
 
@@ -160,16 +110,16 @@ def _panels(of: results.Results) -> list[Panel]:
     return [Panel(f"part {i + 1} of {len(chunks)}", chunk) for i, chunk in enumerate(chunks)]
 
 
-def _style(index: int) -> Style:
-    turn = index // len(COLORS)
-    return Style(
-        COLORS[index % len(COLORS)],
-        LINE_STYLES[turn % len(LINE_STYLES)],
-        MARKERS[(index + turn) % len(MARKERS)],
+def _style(index: int) -> layout.Style:
+    turn = index // len(layout.COLORS)
+    return layout.Style(
+        layout.COLORS[index % len(layout.COLORS)],
+        layout.LINE_STYLES[turn % len(layout.LINE_STYLES)],
+        layout.MARKERS[(index + turn) % len(layout.MARKERS)],
     )
 
 
-def _styles(panels: list[Panel]) -> dict[str, Style]:
+def _styles(panels: list[Panel]) -> dict[str, layout.Style]:
     """By variant, the same in every picture."""
     return {
         result.variant.name: _style(index) for panel in panels for index, result in enumerate(panel.variants)
@@ -196,287 +146,12 @@ def _labels(panel: Panel, of: results.Results) -> dict[str, str]:
     return short if len(set(short.values())) == len(labels) else labels
 
 
-# ---- Layout
-
-
-@dataclasses.dataclass
-class _Drawing:
-    name: str
-    title: str
-    caption: str
-    figure: Figure
-
-
-def _finish(drawing: _Drawing, folder: pathlib.Path) -> Picture:
-    data = {}
-    for ending in ("png", "svg"):
-        out = io.BytesIO()
-        metadata = {"Date": None} if ending == "svg" else {"Software": None}
-        drawing.figure.savefig(out, format=ending, dpi=160, metadata=metadata, facecolor=PAPER)
-        data[ending] = out.getvalue() if ending == "png" else _with_dark_colors(out.getvalue())
-        files.write_bytes(folder / f"{drawing.name}.{ending}", data[ending])
-    return Picture(drawing.name, drawing.title, drawing.caption, data["png"], data["svg"])
-
-
-def _with_dark_colors(svg: bytes) -> bytes:
-    """Each element keeps its own light colours, which such a rule overrides."""
-    rules = "".join(
-        f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
-        for light, dark in DARK.items()
-        for what in ("fill", "stroke")
-    )
-    style = f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style></defs>'
-    return svg.replace(b"</defs>", style.encode("ascii"), 1)
-
-
-def _text_width(text: str, size: float = FONT) -> float:
-    """Inches, of the longest line."""
-    font = FontProperties(family=matplotlib.rcParams["font.family"], size=size)
-    # Not as mathematics, in which a dollar sign starts a formula.
-    widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in text.split("\n")]
-    return max(widths) / 72
-
-
-def _wrapped(text: str, columns: int) -> str:
-    """Names often have no spaces to break at, so commas and such do as well."""
-    spaced = text
-    for mark in (",", "/", ":", "=", "_", "-"):
-        spaced = spaced.replace(mark, mark + "\u200b")
-    words_of = spaced.replace(" ", " \u200b").split("\u200b")
-    lines, line = [], ""
-    for word in words_of:
-        if line and len(line + word.rstrip()) > columns:
-            lines.append(line.rstrip())
-            line = ""
-        while len(word) > columns:
-            lines.append(word[:columns])
-            word = word[columns:]
-        line += word
-    lines.append(line.rstrip())
-    return "\n".join(lines).replace("$", r"\$")
-
-
-class _Stack:
-    """A figure of axes one below the other, each with a title and a legend of
-    its own below it."""
-
-    LEFT, RIGHT = 0.95, 0.2
-
-    def __init__(self, axes_height: float, titles: list[str], legends: list[list[tuple]]):
-        """`legends`: for each pair of axes (label, Style) of its curves."""
-        self._columns, heights = [], []
-        for title, entries in zip(titles, legends):
-            labels = [_wrapped(label, 52) for label, _ in entries]
-            size = matplotlib.rcParams["legend.fontsize"]
-            widest = max((_text_width(label, size) for label in labels), default=0)
-            columns = max(1, min(len(labels), int((WIDTH - 0.4) / (widest + 0.62))))
-            # Filled column by column; the tallest of them counts.
-            rows = math.ceil(len(labels) / columns) if labels else 0
-            lines = [1.5 + 1.2 * label.count("\n") for label in labels]
-            tallest = max((sum(lines[i : i + rows]) for i in range(0, len(labels), rows or 1)), default=0)
-            legend = tallest * size / 72 + 0.15 if labels else 0.0
-            self._columns.append(columns)
-            heights.append((0.42 if title else 0.15, axes_height, 0.62, legend))
-        total = sum(map(sum, heights))
-        self.figure = Figure(figsize=(WIDTH, total))
-        self.axes = []
-        top = total
-        for (above, height, below, legend), title, entries, columns in zip(
-            heights, titles, legends, self._columns
-        ):
-            bottom = top - above - height
-            axes = self.figure.add_axes(
-                (
-                    self.LEFT / WIDTH,
-                    bottom / total,
-                    (WIDTH - self.LEFT - self.RIGHT) / WIDTH,
-                    height / total,
-                )
-            )
-            if title:
-                axes.set_title(_wrapped(title, 52), loc="left", fontweight="bold")
-            if entries:
-                handles = [
-                    Line2D(
-                        [],
-                        [],
-                        color=style.color,
-                        linestyle=style.line,
-                        marker=style.marker,
-                        markersize=4.5,
-                        linewidth=1.8,
-                    )
-                    for _, style in entries
-                ]
-                self.figure.legend(
-                    handles,
-                    [_wrapped(label, 52) for label, _ in entries],
-                    loc="upper center",
-                    bbox_to_anchor=(0.5, (bottom - below + 0.06) / total),
-                    ncol=columns,
-                    frameon=False,
-                    handlelength=2.2,
-                    columnspacing=1.4,
-                )
-            self.axes.append(axes)
-            top = bottom - below - legend
-
-
-class _Rows:
-    """A figure with one row for each name, the first on top, and room for a legend
-    of a few short entries above."""
-
-    def __init__(self, names: list[str], row_height: float, legend: bool = False):
-        labels = [_wrapped(name, 22) for name in names]
-        lines = max(label.count("\n") + 1 for label in labels)
-        row_height = max(row_height, lines * FONT * 1.25 / 72 + 0.06)
-        left = max(_text_width(label) for label in labels) + 0.25
-        above, below = (0.45 if legend else 0.15), 0.62
-        height = row_height * len(names) + 0.1
-        total = above + height + below
-        self.figure = Figure(figsize=(WIDTH, total))
-        self.axes = self.figure.add_axes(
-            (left / WIDTH, below / total, (WIDTH - left - 0.25) / WIDTH, height / total)
-        )
-        self.axes.set_yticks(range(len(names)))
-        self.axes.set_yticklabels(labels)
-        self.axes.set_ylim(len(names) - 0.5, -0.5)
-        self.axes.tick_params(axis="y", length=0)
-        self.axes.grid(False, axis="y")
-
-
-def _edge(axes, at_top: bool, label: str) -> float:
-    """Makes room at the worse edge for what has no place on the scale; returns the
-    height of its middle, as a share of that of the axes."""
-    ends = axes.get_ylim()
-    ticks = [tick for tick in axes.get_yticks() if min(ends) <= tick <= max(ends)]
-    transform = axes.yaxis.get_transform()
-    low, high = transform.transform(ends)
-    room = 0.14 * (high - low)
-    placed = (low, high + room) if at_top else (low - room, high)
-    outer, inner = transform.inverted().transform((placed[1], high) if at_top else (placed[0], low))
-    # Covers what goes beyond the scale.
-    axes.axhspan(outer, inner, facecolor=PAPER, edgecolor="none", zorder=2.5)
-    axes.axhline(inner, color=GREY, linewidth=0.8, linestyle=":", zorder=2.6)
-    axes.set_ylim(transform.inverted().transform(placed))
-    axes.set_yticks(ticks)
-    middle = 1 - 0.07 / 1.14 if at_top else 0.07 / 1.14
-    axes.text(
-        -0.02, middle, label, transform=axes.transAxes, ha="right", va="center", fontsize=FONT - 1, color=GREY
-    )
-    return middle
-
-
-def _crosses(axes, x: list[float], height: float, color: str) -> None:
-    """At that share of the height of the axes."""
-    axes.plot(
-        x,
-        [height] * len(x),
-        transform=axes.get_xaxis_transform(),
-        linestyle="",
-        marker="x",
-        markersize=7,
-        markeredgewidth=2,
-        color=color,
-        clip_on=False,
-        zorder=4,
-    )
-
-
-def _plain_log_ticks(axis, low: float, high: float, shown: Callable[[float], str]) -> None:
-    """Ticks at 1, 2, 5 of each decade, fewer or more as the range asks, written
-    out in full."""
-    decades = math.log10(high / low) if high > low > 0 else 0
-    if decades < 1:
-        # Beside each other labels take more room than one above the other.
-        subs = (
-            (1.0, 2.0, 3.0, 5.0)
-            if axis.axis_name == "x" and decades > 0.5
-            else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-        )
-    else:
-        subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
-    axis.set_major_locator(matplotlib.ticker.LogLocator(subs=subs, numticks=12))
-    axis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: shown(value)))
-
-
-class _LossScale:
-    """As it is, or logarithmic when the values have very different sizes."""
-
-    def __init__(self, values: np.ndarray, label: str):
-        values = values[np.isfinite(values)]
-        positive = values[values > 0]
-        self.log = len(positive) > 0 and positive.max() / positive.min() > 8
-        self._range = (positive.min(), positive.max()) if self.log else (0.0, 1.0)
-        self._label = label
-
-    def place(self, values):
-        return np.maximum(values, self._range[0] / 2)
-
-    def apply(self, axes, direction: str) -> None:
-        axes.set(**{direction + "label": self._label + (" (log scale)" if self.log else "")})
-        if self.log:
-            limits = (self._range[0] / 1.15, self._range[1] * 1.15)
-            axes.set(**{direction + "scale": "log", direction + "lim": limits})
-            _plain_log_ticks(getattr(axes, direction + "axis"), *self._range, lambda value: f"{value:g}")
-
-
-class _AccuracyScale:
-    """In percent; logarithmic in the error when that spans more than a factor of
-    four, as 98 and 99 % then are as far apart as 80 and 90 %."""
-
-    def __init__(self, values: np.ndarray, label: str):
-        errors = 100 * (1 - values[np.isfinite(values)])
-        positive = errors[errors > 0]
-        self.log = len(positive) > 0 and positive.max() / positive.min() > 4
-        self._range = (positive.min(), positive.max()) if self.log else (0.0, 100.0)
-        self._label = label
-
-    def place(self, values):
-        errors = 100 * (1 - np.asarray(values, dtype=float))
-        return np.clip(errors, self._range[0] / 1.5, 100.0) if self.log else 100 - np.clip(errors, 0.0, 100.0)
-
-    def apply(self, axes, direction: str) -> None:
-        note = ("\n" if direction == "y" else ", ") + "log scale of the error" if self.log else ""
-        axes.set(**{direction + "label": self._label + note})
-        if self.log:
-            limits = (self._range[1] * 1.15, self._range[0] / 1.15)
-            axes.set(**{direction + "scale": "log", direction + "lim": limits})
-            axis = getattr(axes, direction + "axis")
-            _plain_log_ticks(axis, *self._range, lambda error: f"{100 - error:g}")
-
-
-class _PlainScale:
-    log = False
-
-    def __init__(self, _: np.ndarray, label: str):
-        self._label = label
-
-    def place(self, values):
-        return np.maximum(values, 0.0)
-
-    def apply(self, axes, direction: str) -> None:
-        axes.set(**{direction + "label": self._label})
-        axes.set_ylim(bottom=0) if direction == "y" else axes.set_xlim(left=0)
-
-
-def _scale(metric: str, values: list, label: str):
-    flat = np.concatenate([np.asarray(one, dtype=float).ravel() for one in values])
-    kind = (
-        _AccuracyScale
-        if metric == "test_accuracy"
-        else _LossScale if metric.endswith("loss") else _PlainScale
-    )
-    return kind(flat, label)
-
-
 # ---- Curves
 
 
 def _curves(
-    of: results.Results, panels: list[Panel], styles: dict[str, Style], metric: str, x_name: str
-) -> Optional[_Drawing]:
+    of: results.Results, panels: list[Panel], styles: dict[str, layout.Style], metric: str, x_name: str
+) -> Optional[layout.Drawing]:
     found: list[tuple[Panel, dict[str, Optional[curves.Curve]]]] = []
     for panel in panels:
         by_name = {}
@@ -501,7 +176,7 @@ def _curves(
         if result.variant.name in by_name
     }
     last = max([curve.x[-1] for curve in every] + [place for of_one in places.values() for place in of_one])
-    stack = _Stack(
+    stack = layout.Stack(
         3.1 if len(found) == 1 else 2.6,
         [panel.title for panel, _ in found],
         [
@@ -509,7 +184,7 @@ def _curves(
             for panel, by_name in found
         ],
     )
-    scale = _scale(metric, [curve.mean for curve in every], Y_LABELS[metric])
+    scale = layout.scale(metric, [curve.mean for curve in every], Y_LABELS[metric])
     draw_style = "steps-post" if x_name == "seconds" else "default"
     for axes, (_, by_name) in zip(stack.axes, found):
         for name, curve in by_name.items():
@@ -551,11 +226,11 @@ def _curves(
             axes.set_ylim((high, low) if inverted else (low, high))
     if any(places.values()):
         for axes, (_, by_name) in zip(stack.axes, found):
-            height = _edge(axes, metric != "test_accuracy", "diverged")
+            height = layout.edge(axes, metric != "test_accuracy", "diverged")
             for name in by_name:
-                _crosses(axes, places[name], height, styles[name].color)
+                layout.crosses(axes, places[name], height, styles[name].color)
     name = metric.replace("_", " ")
-    return _Drawing(
+    return layout.Drawing(
         f"{metric}_by_{x_name}",
         f"{name[0].upper()}{name[1:]} against {X_WORDS[x_name]}",
         _curve_caption(every, metric, x_name, any(places.values())),
@@ -627,7 +302,7 @@ def _label(metric: results.Metric) -> str:
     return metric.label + (f" ({unit})" if unit and unit != metric.label.split()[0] else "")
 
 
-def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_Drawing]:
+def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[layout.Drawing]:
     metric = of.metric(key)
     target = results.target_of(key)
     means = {
@@ -653,12 +328,12 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
     order = sorted({(point.number, point.label) for point in axis.points})
     places = {place: i for i, place in enumerate(order)}
     style_of = {line: _style(i % CURVES_MAX) for i, line in enumerate(lines)}
-    stack = _Stack(
+    stack = layout.Stack(
         3.1,
         [""] * len(chunks),
         [[(line, style_of[line]) for line in chunk] if len(lines) > 1 else [] for chunk in chunks],
     )
-    scale = _scale(key, [[mean.mean for mean in present]], _label(metric))
+    scale = layout.scale(key, [[mean.mean for mean in present]], _label(metric))
     partly = False
     for axes, chunk in zip(stack.axes, chunks):
         crosses: list[tuple[float, str]] = []
@@ -690,7 +365,7 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
                 linestyle="",
                 marker=style.marker,
                 markersize=6,
-                markerfacecolor=PAPER,
+                markerfacecolor=layout.PAPER,
                 markeredgecolor=style.color,
                 zorder=4,
             )
@@ -699,9 +374,9 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
             ]
         scale.apply(axes, "y")
         if crosses:
-            height = _edge(axes, metric.better < 0, "not\nreached" if target else "diverged")
+            height = layout.edge(axes, metric.better < 0, "not\nreached" if target else "diverged")
             for x_place, color in crosses:
-                _crosses(axes, [x_place], height, color)
+                layout.crosses(axes, [x_place], height, color)
         axes.set_xlim(-0.5, len(order) - 0.5)
         axes.set_xticks(range(len(order)))
         axes.set_xticklabels([label for _, label in order])
@@ -724,7 +399,7 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
     title = f"{metric.label[0].upper()}{metric.label[1:]} by {words.field_name(axis.field)}"
     if target:
         title += f" ({results.target_texts(of.experiment)[target]})"
-    return _Drawing(f"{key}_along_{_file_name(axis.field)}", title, caption, stack.figure)
+    return layout.Drawing(f"{key}_along_{_file_name(axis.field)}", title, caption, stack.figure)
 
 
 def _span(result: results.VariantResult, key: str) -> Optional[tuple[float, float]]:
@@ -761,7 +436,7 @@ def _file_name(text: str) -> str:
 # ---- One row for each variant
 
 
-def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Optional[_Drawing]:
+def _to_target(of: results.Results, kind: str, styles: dict[str, layout.Style]) -> Optional[layout.Drawing]:
     metric = of.metric(_key_to(of, kind))
     timed = metric is not None and metric.unit == "s"
     shown = [result for result in of.variants if result.variant.ended() or result.all_diverged()]
@@ -771,7 +446,7 @@ def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Opti
         ]
     if metric is None or not any(result.values[metric.key] for result in shown):
         return None
-    rows = _Rows([result.variant.name for result in shown], 0.34)
+    rows = layout.Rows([result.variant.name for result in shown], 0.34)
     axes = rows.axes
     longest = max(value for result in shown for value in result.values[metric.key].values())
     for row, result in enumerate(shown):
@@ -788,12 +463,12 @@ def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Opti
                 color=style.color,
                 alpha=0.85 if complete else 0.35,
                 hatch=None if complete else "///",
-                edgecolor=PAPER,
+                edgecolor=layout.PAPER,
             )
             end = mean.mean
             if span is not None:
                 end = max(end, min(span[1], longest * 1.3))
-                axes.plot([max(0.0, span[0]), end], [row, row], color=INK, linewidth=1.4)
+                axes.plot([max(0.0, span[0]), end], [row, row], color=layout.INK, linewidth=1.4)
         if reached < of_runs:
             text = f"reached by {reached} of {of_runs}" if reached else f"not reached (0 of {of_runs})"
             if result.all_diverged():
@@ -806,8 +481,8 @@ def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Opti
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
-                color=GREY,
-                fontsize=FONT - 1,
+                color=layout.GREY,
+                fontsize=layout.FONT - 1,
             )
     # Room for the words beside a bar.
     partly = any(0 < result.reached(kind) < len(result.variant.ended()) for result in shown)
@@ -823,10 +498,10 @@ def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Opti
     if partly:
         caption += " Pale and hatched: the mean of the runs that reached it, which flatters."
     name = "Wall time" if timed else "Epochs"
-    return _Drawing(f"{metric.key}", f"{name} until a {target}", caption, rows.figure)
+    return layout.Drawing(f"{metric.key}", f"{name} until a {target}", caption, rows.figure)
 
 
-def _waiting(of: results.Results) -> Optional[_Drawing]:
+def _waiting(of: results.Results) -> Optional[layout.Drawing]:
     shares: list[tuple[str, dict[int, float]]] = []
     for result in of.variants:
         by_rank: dict[int, list[float]] = {}
@@ -843,8 +518,8 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
     if not shares:
         return None
     ranks = sorted({rank for _, by_rank in shares for rank in by_rank})
-    bars = len(ranks) <= len(COLORS)
-    rows = _Rows([name for name, _ in shares], max(0.34, 0.13 * len(ranks)) if bars else 0.34, legend=bars)
+    bars = len(ranks) <= len(layout.COLORS)
+    rows = layout.Rows([name for name, _ in shares], max(0.34, 0.13 * len(ranks)) if bars else 0.34, legend=bars)
     axes = rows.axes
     for row, (_, by_rank) in enumerate(shares):
         if bars:
@@ -855,14 +530,14 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
                         row - 0.4 + (index + 0.5) * height,
                         100 * by_rank[rank],
                         height=height * 0.9,
-                        color=COLORS[index],
+                        color=layout.COLORS[index],
                     )
         else:
             values = [100 * share for share in by_rank.values()]
-            axes.plot([min(values), max(values)], [row, row], color=GREY, linewidth=1)
-            axes.plot(values, [row] * len(values), "|", markersize=11, markeredgewidth=1.5, color=COLORS[0])
+            axes.plot([min(values), max(values)], [row, row], color=layout.GREY, linewidth=1)
+            axes.plot(values, [row] * len(values), "|", markersize=11, markeredgewidth=1.5, color=layout.COLORS[0])
     if bars:
-        handles = [Patch(color=COLORS[i]) for i in range(len(ranks))]
+        handles = [Patch(color=layout.COLORS[i]) for i in range(len(ranks))]
         rows.figure.legend(
             handles,
             [f"{'worker ' if i == 0 else ''}{rank}" for i, rank in enumerate(ranks)],
@@ -880,7 +555,7 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
         "computing together; means over the seeds. "
     )
     caption += "One bar for each worker." if bars else "One tick for each worker."
-    return _Drawing("waiting", "Waiting of each worker", caption, rows.figure)
+    return layout.Drawing("waiting", "Waiting of each worker", caption, rows.figure)
 
 
 # ---- Staleness
@@ -893,7 +568,7 @@ def _staleness_drawn(of: results.Results) -> list[str]:
     return ["missed_updates" if max(updates, default=0) <= BARS_MAX else "missed_clocks", "lead"]
 
 
-def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[_Drawing]:
+def _staleness(of: results.Results, key: str, styles: dict[str, layout.Style]) -> Optional[layout.Drawing]:
     shown = [(r.variant.name, results.histogram(r.variant.finished(), key)) for r in of.variants]
     shown = [(name, bins) for name, bins in shown if sum(bins) > 0]
     if not shown:
@@ -904,29 +579,29 @@ def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optio
     groups = _groups(largest)
     columns = 1 if len(shown) == 1 else 2 if len(shown) <= 6 else 3
     rows = math.ceil(len(shown) / columns)
-    titles = [_wrapped(name, {1: 52, 2: 30, 3: 19}[columns]) for name, _ in shown]
+    titles = [layout.wrapped(name, {1: 52, 2: 30, 3: 19}[columns]) for name, _ in shown]
     lines = max(title.count("\n") + 1 for title in titles) + 1
     above, height, below, left, gap = lines * 0.19 + 0.12, 1.2, 0.33, 0.75, 0.5
     total = rows * (above + height + below) + 0.32
-    width = (WIDTH - left - 0.15 - (columns - 1) * gap) / columns
-    figure = Figure(figsize=(WIDTH, total))
+    width = (layout.WIDTH - left - 0.15 - (columns - 1) * gap) / columns
+    figure = Figure(figsize=(layout.WIDTH, total))
     labels = [str(high) for _, high in groups]
     every = max(1, math.ceil(len(groups) * max(map(len, labels)) * 0.11 / width))
     for i, ((name, bins), title) in enumerate(zip(shown, titles)):
         row, column = divmod(i, columns)
         bottom = total - (row + 1) * (above + height) - row * below
         axes = figure.add_axes(
-            ((left + column * (width + gap)) / WIDTH, bottom / total, width / WIDTH, height / total)
+            ((left + column * (width + gap)) / layout.WIDTH, bottom / total, width / layout.WIDTH, height / total)
         )
         counts = np.array([sum(bins[low : high + 1]) for low, high in groups])
         axes.bar(range(len(groups)), 100 * counts / counts.sum(), width=0.85, color=styles[name].color)
         p50, p99 = (statistics.histogram_percentile(bins, fraction) for fraction in (0.5, 0.99))
-        axes.set_title(f"{title}\np50 {p50}, p99 {p99}", loc="left", fontsize=FONT - 1.5)
+        axes.set_title(f"{title}\np50 {p50}, p99 {p99}", loc="left", fontsize=layout.FONT - 1.5)
         axes.set_xlim(-0.7, len(groups) - 0.3)
         axes.set_xticks(range(0, len(groups), every))
-        axes.set_xticklabels(labels[::every], fontsize=FONT - 2)
+        axes.set_xticklabels(labels[::every], fontsize=layout.FONT - 2)
         axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3))
-        axes.tick_params(axis="y", labelsize=FONT - 2)
+        axes.tick_params(axis="y", labelsize=layout.FONT - 2)
         axes.set_ylim(bottom=0)
         axes.grid(False, axis="x")
     name, unit, meaning = results.STALENESS[key]
@@ -942,7 +617,7 @@ def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optio
         caption += " A bar counts the values above the bar to its left, up to its number."
     if largest >= 1023:
         caption += " The last bar holds everything beyond as well."
-    return _Drawing(key, f"Staleness: {name}", caption, figure)
+    return layout.Drawing(key, f"Staleness: {name}", caption, figure)
 
 
 def _groups(largest: int) -> list[tuple[int, int]]:

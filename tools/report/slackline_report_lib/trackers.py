@@ -1,5 +1,6 @@
 """MLflow, Weights & Biases and TensorBoard behind one interface.
 
+whole() is a place as it is used: without one that by default, a folder by its whole path.
 begin() makes a run there and returns its id, or goes on with that of a known one;
 then describe(), once or again, log(), and end(), without an End if the run itself goes on. What they raise is
 the packages' own, and the caller's to catch: a run never depends on its tracker.
@@ -14,7 +15,7 @@ import os
 import pathlib
 import re
 import sys
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 from . import figures, tensorboard
 
@@ -57,18 +58,23 @@ class Mlflow:
     MLFLOW_TRACKING_URI says, else the folder mlruns."""
 
     def __init__(self, place: str) -> None:
-        place = place or os.environ.get("MLFLOW_TRACKING_URI", "mlruns")
-        if "://" not in place and not place.startswith("databricks"):
+        whole = self.whole(place)
+        if whole.startswith("file:"):
             # MLflow 3 asks to be told that a plain folder is meant.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            place = pathlib.Path(place).absolute().as_uri()
         # Else a server that is gone holds everything up for minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        self.place = place
         self._mlflow = _import("mlflow")
-        self._client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=place)
+        self._client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=whole)
         self._started: dict[str, float] = {}
+
+    @staticmethod
+    def whole(place: str) -> str:
+        place = place or os.environ.get("MLFLOW_TRACKING_URI", "mlruns")
+        if "://" in place or place.startswith("databricks"):
+            return place
+        return pathlib.Path(place).absolute().as_uri()
 
     def begin(self, run: Beginning, known: Optional[str]) -> str:
         if known is not None:
@@ -119,11 +125,14 @@ class Wandb:
 
     def __init__(self, place: str) -> None:
         self._wandb = _import("wandb")
-        self._place = pathlib.Path(place).absolute() if place else None
-        self.place = str(self._place or "")
+        self._place = pathlib.Path(self.whole(place)) if place else None
         if self._place is not None:
             self._place.mkdir(parents=True, exist_ok=True)
         self._runs: dict[str, Any] = {}
+
+    @staticmethod
+    def whole(place: str) -> str:
+        return _whole_folder(place)
 
     def begin(self, run: Beginning, known: Optional[str]) -> str:
         made = self._wandb.init(
@@ -152,25 +161,32 @@ class Wandb:
 
     def end(self, run: str, end: Optional[End]) -> None:
         made = self._runs.pop(run)
-        if end is not None:
-            made.summary.update({**end.figures, **end.tags})
-            for kind, files in (("records", end.files), ("model", [end.model] if end.model else [])):
-                if not files:
-                    continue
-                artifact = self._wandb.Artifact(f"{kind}-{run}", type=kind)
-                for file in files:
-                    artifact.add_file(str(file))
-                made.log_artifact(artifact)
-        made.finish(exit_code=0 if end is None or end.finished else 1)
+        if end is None:
+            # With both it is preempted there, which is to be gone on with, and not finished.
+            made.mark_preempting()
+            made.finish(exit_code=1)
+            return
+        made.summary.update({**end.figures, **end.tags})
+        for kind, files in (("records", end.files), ("model", [end.model] if end.model else [])):
+            if not files:
+                continue
+            artifact = self._wandb.Artifact(f"{kind}-{run}", type=kind)
+            for file in files:
+                artifact.add_file(str(file))
+            made.log_artifact(artifact)
+        made.finish(exit_code=0 if end.finished else 1)
 
 
 class TensorBoard:
     """PLACE is a folder; without one tensorboard/ in that of the run or experiment."""
 
     def __init__(self, place: str) -> None:
-        self._place = pathlib.Path(place).absolute() if place else None
-        self.place = str(self._place or "")
+        self._place = pathlib.Path(self.whole(place)) if place else None
         self._runs: dict[str, float] = {}  # When each started, by folder, which is its id.
+
+    @staticmethod
+    def whole(place: str) -> str:
+        return _whole_folder(place)
 
     def begin(self, run: Beginning, known: Optional[str]) -> str:
         folder = pathlib.Path(known or self._new_folder(run)).absolute()
@@ -218,16 +234,28 @@ class TensorBoard:
 
 
 Tracker = Union[Mlflow, Wandb, TensorBoard]
-_KINDS: dict[str, Callable[[str], Tracker]] = {"mlflow": Mlflow, "wandb": Wandb, "tensorboard": TensorBoard}
+_KINDS: dict[str, type[Tracker]] = {"mlflow": Mlflow, "wandb": Wandb, "tensorboard": TensorBoard}
 
 
-def check(to: str) -> None:
-    """TrackError: there is no such tracker, or its package is missing here."""
-    kind, colon, place = to.partition(":")
-    if kind not in _KINDS:
-        raise TrackError(f"'{to}' is no tracker; {', '.join(_KINDS)} are, with :PLACE or without")
-    if colon and not place:
-        raise TrackError(f"tracker '{to}' has no place after the colon; write one, or leave out the colon")
+def check_names(each: list[str]) -> None:
+    """TrackError: one of them is no tracker, or there twice."""
+    seen: dict[str, str] = {}
+    for to in each:
+        kind, colon, place = to.partition(":")
+        if kind not in _KINDS:
+            raise TrackError(f"'{to}' is no tracker; {', '.join(_KINDS)} are, with :PLACE or without")
+        if colon and not place:
+            raise TrackError(f"tracker '{to}' has no place after the colon; write one, or leave out the colon")
+        key = key_of(to)
+        if key in seen:
+            both = "is there more than once" if seen[key] == to else f"and {seen[key]} are the same"
+            raise TrackError(f"--to {to} {both}; leave one out")
+        seen[key] = to
+
+
+def check_package(to: str) -> None:
+    """TrackError: that of a tracker is missing here."""
+    kind = to.partition(":")[0]
     if PIP_PACKAGES[kind] and importlib.util.find_spec(kind) is None:
         raise TrackError(
             f"tracker '{to}': {sys.executable} has no package {kind}; install it with: "
@@ -235,10 +263,20 @@ def check(to: str) -> None:
         )
 
 
+def key_of(to: str) -> str:
+    """Alike for two ways to write the same tracker and place, and without secrets."""
+    kind, _, place = to.partition(":")
+    return without_secrets(f"{kind}:{_KINDS[kind].whole(place)}")
+
+
 def make(to: str) -> Tracker:
-    """Of a text that check() has nothing against."""
+    """Of a text that check_names() has nothing against."""
     kind, _, place = to.partition(":")
     return _KINDS[kind](place)
+
+
+def _whole_folder(place: str) -> str:
+    return str(pathlib.Path(place).absolute()) if place else ""
 
 
 def _import(package: str) -> Any:
@@ -246,8 +284,10 @@ def _import(package: str) -> Any:
 
 
 def without_secrets(text: str) -> str:
-    """Of addresses the part before the @, with a password in it, is nobody else's to read."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", text)
+    """Of addresses the part before the last @, and passwords and tokens in the query, are nobody
+    else's to read. A password may have an @ or a / itself."""
+    text = re.sub(r"(?<=://)\S*@", "", text)
+    return re.sub(r"(?i)([?&][^=&\s]*(?:password|token)=)[^&\s]*", r"\1...", text)
 
 
 def _typed(value: str) -> Union[int, float, str]:

@@ -1,0 +1,1 @@
+"""Which examples a worker trains on, and their batches."""

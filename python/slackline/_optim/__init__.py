@@ -1,0 +1,1 @@
+"""What a script's optimizer is to the servers: rules, options, states."""

@@ -1,0 +1,1 @@
+"""How a script comes to its place in a job."""

@@ -1,0 +1,115 @@
+// RequestDesk: requests of workers and what becomes of them: who asks, whether
+// the shard is served here or elsewhere, which requests wait until that is
+// clear, and answers, those that wait for followers among them.
+//
+// Deterministic state machine: the time comes with ShardParts.
+// Thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/message.h"
+#include "server/shard/held_answers.h"
+#include "server/shard/pull_replies.h"
+#include "server/shard/served_shard.h"
+#include "server/shard/shard_parts.h"
+#include "server/shard/shard_places.h"
+
+namespace slackline {
+
+class RequestDesk {
+ public:
+  // Pull answers to one worker share a message up to this payload.
+  explicit RequestDesk(size_t reply_bytes) : replies_(reply_bytes) {}
+
+  // ---- Requests.
+  void OnPush(const PeerId& from, const Message& message, const ShardParts& at);
+  void OnPull(const PeerId& from, const Message& message, const ShardParts& at);
+  // Says which pushes of the sender have been accepted. Changes nothing.
+  void OnProbe(const PeerId& from, const Message& message,
+               const ShardParts& at);
+  // Pushes and pulls that have waited.
+  void Handle(const ShardPlaces::Requests& requests, const ShardParts& at);
+  // Counts the message as malformed, and tells a worker why.
+  void Refuse(const PeerId& from, const std::string& error,
+              const ShardParts& at);
+
+  // ---- Answers.
+  void Answer(ShardId shard, const ServedShard::Answer& told, absl::Time now);
+  void Remind(ShardId shard, const ServedShard::StillParked& still);
+  // These pulls of a shard have to ask anew: it is here no more, or is split.
+  void TurnAway(ShardId shard, absl::Span<const GatedPull> parked,
+                const ShardParts& at);
+  // Nobody is told any more what answers that are held say of the shard.
+  void DropAbout(ShardId shard) { held_.DropAbout(shard); }
+  // Followers may have what answers wait for.
+  void OnConfirmed() { confirmed_ = true; }
+  // As ShardCore::Flush().
+  void Flush(const ShardParts& at);
+
+  // Messages that wait for followers.
+  size_t held_count() const { return held_.count(); }
+  // Payload of pull answers since the last Flush().
+  size_t pending_bytes() const { return replies_.bytes(); }
+
+ private:
+  // How many phases, and how many cuts, the view of a sender has.
+  struct Known {
+    int32_t phases = 0;
+    int32_t cuts = 0;
+  };
+  // Who asks, and what its view knows.
+  struct Sender {
+    PeerId peer;
+    WorkerLife who;
+    bool member = false;  // A worker of the view, and the job runs.
+    bool fenced = false;  // It is certainly no worker of the view.
+    uint64_t view_number = 0;
+    Known known;
+  };
+  // What an entry for one shard meets before the shard looks at it.
+  struct Admission {
+    ServedShard* served = nullptr;  // It is served here.
+    // Where an entry of a shard that is not served can wait until it is clear
+    // who owns the shard; nullptr if it cannot.
+    ShardPlaces::Waiting* waiting = nullptr;
+    // What an entry is told that is neither for a served shard nor can wait.
+    std::optional<wire::Refusal> refusal;
+  };
+
+  static Sender SenderOf(const PeerId& from, const wire::Header& header,
+                         Known known, const ShardParts& at);
+  // For pushes, pulls and probes alike.
+  static Admission Admit(const Sender& sender, int32_t shard,
+                         const ShardParts& at);
+  // Makes room there for one entry with these payloads, which the caller adds
+  // to the message; nullptr if there is no room, or it cannot wait.
+  static Message* Wait(ShardPlaces::Waiting* waiting, const PeerId& from,
+                       const wire::Header& header,
+                       absl::Span<const Payload> payloads,
+                       const ShardParts& at);
+  // The shard looks at an entry. A refusal says why it does not do what it is
+  // asked; a pull that is parked or answered has none.
+  static ServedShard::Pushed Push(ServedShard& shard, const Sender& sender,
+                                  const wire::Push& push,
+                                  absl::Span<const Payload> frames,
+                                  const ShardParts& at);
+  static std::optional<wire::Refusal> Pull(ServedShard& shard,
+                                           const Sender& sender,
+                                           const wire::Pull& pull,
+                                           const ShardParts& at);
+  // To a worker: now, or when followers have what it says. Signs it.
+  void Send(Outgoing out, const ShardParts& at);
+
+  PullReplies replies_;     // Since the last Flush().
+  HeldAnswers held_;        // They wait for followers.
+  bool confirmed_ = false;  // Something was, since the last Flush().
+};
+
+}  // namespace slackline

@@ -1,0 +1,302 @@
+// ServedShard: one shard on the thread that owns it, and all that is only there
+// while it does: the pulls that wait for clocks, what rules for stale gradients
+// and given delays remember, the feeds of its log, and its state at a
+// checkpoint's cut.
+//
+// Requests become records of the shard's log, and Commit() is the only place
+// where the shard changes. It knows no view: what the view says of a step comes
+// with each request. What a call leads to is left in Effects, for the caller to
+// do before anything else happens to the shard.
+//
+// Deterministic state machine: the time goes in; no sockets, threads, clocks or
+// randomness. Thread-compatible; the shard thread is its only caller. A copy
+// shares the tensors until one of the two changes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/checkpoint/shard_state.h"
+#include "common/optim/gradient_bound.h"
+#include "common/optim/stale_rule.h"
+#include "common/sync/dssp_controller.h"
+#include "common/sync/modes/mode_rule.h"
+#include "common/sync/staleness_gate.h"
+#include "proto/data.pb.h"
+#include "server/shard/follower_feeds.h"
+#include "server/shard/given_delays.h"
+#include "server/shard/log_feed.h"
+#include "server/shard/shard_counts.h"
+#include "server/shard/shard_cut.h"
+#include "server/shard/shard_effects.h"
+#include "server/shard/shard_machine.h"
+#include "server/shard/stale_pushes.h"
+
+namespace slackline {
+
+class ServedShard {
+ public:
+  // Equal for all shards of a table, and fixed for the job.
+  struct Rules {
+    std::string table;  // Its name.
+    wire::Encoding::Kind pulled_as = wire::Encoding::FLOAT32;
+    StaleRule stale = {};
+    bool maximize = false;  // As the table's optimizer says.
+    GradientBound gradient_bound = {};
+    LogFeedOptions feed = {};
+    std::shared_ptr<PayloadMemory> memory;
+    bool trace = false;
+  };
+
+  // A pull that is answered now, with what it is told.
+  struct Answer {
+    GatedPull pull;
+    Clock shard_clock = 0;
+    Version version = 0;
+    Payload values;
+    // How the values are written; absent: as they are.
+    std::optional<wire::Encoding::Kind> kind = {};
+    // Only of a pull of the state.
+    std::vector<Payload> slots = {};
+    uint64_t hash = 0;
+  };
+  // A pull that was parked before has been asked for again. It waits for this
+  // worker to complete this clock; nullopt: nobody is known to be awaited.
+  struct StillParked {
+    GatedPull pull;
+    std::optional<std::pair<Rank, Clock>> waits_for = {};
+  };
+  struct Effects {
+    std::vector<Answer> answers;  // In this order.
+    std::optional<StillParked> still_parked;
+    std::vector<ShardTraceRecord> trace;  // Empty unless Rules::trace.
+    std::vector<ShardWork> work;
+    bool logged = false;  // The log has grown, and with it the feeds.
+    bool report = false;  // As in ShardEffects.
+    // What the shard is at the cut that was under way. It is no more.
+    std::optional<ShardState> at_cut;
+    // Why there will be no state at the cut, which is under way no more.
+    absl::Status cut_lost;
+
+    void Clear();
+  };
+  // What a call takes from its caller, and where it leaves what it does.
+  struct Call {
+    absl::Time now;
+    Clock end = 0;  // As EndOf() in phases.h.
+    ShardCounts& counts;
+    Effects& effects;
+  };
+
+  // The owner's term begins with this machine. `awaited` are followers that
+  // the owner awaits, as those are that a view says to be in sync. `delays`:
+  // those of the job, if they are given.
+  ServedShard(std::shared_ptr<const Rules> rules, ShardMachine machine,
+              uint64_t term, std::vector<FollowerFeeds::Known> awaited,
+              GivenDelays delays = {});
+
+  const ShardMachine& machine() const { return machine_; }
+  const StalenessGate& gate() const { return gate_; }
+  const GivenDelays& delays() const { return delays_; }
+  const FollowerFeeds& followers() const { return followers_; }
+  const ShardRange& range() const { return machine_.shard().range(); }
+  // nullptr if this worker does not take part.
+  const Participant* Find(const WorkerLife& who) const {
+    return machine_.participants().Find(who.rank, who.incarnation);
+  }
+  // Gradients that are not in the values yet.
+  size_t held() const { return machine_.held().size() + delays_.waiting(); }
+
+  // ---- Requests of workers. A refusal says why nothing was done.
+  struct Pushed {
+    std::optional<wire::Refusal> refusal;
+    // All pushes of the worker up to this one have been accepted.
+    uint64_t accepted_seq = 0;
+  };
+  struct PushTerms {
+    const sync::Mode& mode;  // Of the phase of the push's clock.
+    // The worker's view is newer than that of this thread, and may have split
+    // the shard in two.
+    bool may_be_split = false;
+  };
+  // A gradient, or the word that there is none. `frame` is the gradient's.
+  Pushed Push(const WorkerLife& who, const wire::Push& push,
+              const Payload& frame, const PushTerms& terms, const Call& call);
+  struct InstallTerms {
+    bool ends_all_reduce = false;     // A phase by all-reduce ends there.
+    std::vector<WorkerLife> members;  // The workers of the view.
+    bool may_be_split = false;        // As in PushTerms.
+  };
+  // A worker hands the shard back, after steps by all-reduce.
+  Pushed Install(const WorkerLife& who, const wire::Push& push,
+                 absl::Span<const Payload> frames, const InstallTerms& terms,
+                 const Call& call);
+  struct PullTerms {
+    PullNeeds needs;  // Of the pull's step.
+    // Steps that the mode may grant beyond, and what the step needs then.
+    int64_t extra_steps = 0;
+    Clock granted_of_all = 0;
+  };
+  // A pull of this shard, which is answered now, or parked until it can be. A
+  // worker that does not take part joins with it, if it says so.
+  std::optional<wire::Refusal> Pull(const WorkerLife& who,
+                                    const wire::Pull& pull,
+                                    const PullTerms& terms, const Call& call);
+  // Parks nothing any more; returns what was parked, in parking order.
+  std::vector<GatedPull> TakeParked() { return gate_.TakeParked(); }
+
+  // ---- What a view does.
+  // These take part no more.
+  void Leave(LeaveRecord leave, const Call& call);
+  // Keeps the elements before `at`; returns the rest, as the shard `part`.
+  ShardMachine SplitAt(int64_t at, ShardId part, const Call& call);
+
+  // ---- The checkpoint's cut.
+  void BeginCut(std::shared_ptr<const CutLimits> limits) {
+    cut_.emplace(std::move(limits));
+  }
+  void DropCut() { cut_.reset(); }
+  // nullptr if none is under way.
+  const ShardCut* cut() const { return cut_.has_value() ? &*cut_ : nullptr; }
+  // The shard at the cut that is under way, if that is complete; the cut is
+  // under way no more then.
+  std::optional<ShardState> TakeAtCut();
+
+  // ---- Followers.
+  // As FollowerFeeds::Follow(), Add(), OnReply() and Pump().
+  void Follow(absl::Span<const wire::Follower> listed, Owner self,
+              uint64_t keep, absl::Time now) {
+    followers_.Follow(listed, self, keep, machine_, now);
+  }
+  void AddFollower(Owner follower, uint64_t since, absl::Time now) {
+    followers_.Add(follower, since, machine_, now);
+  }
+  bool OnFollowerReply(Owner follower, const wire::HandOverReply& reply,
+                       absl::Time now) {
+    return followers_.OnReply(follower, reply, machine_, now);
+  }
+  size_t PumpFollowers(absl::Time now,
+                       absl::FunctionRef<FeedLink&(Owner)> link_to,
+                       absl::FunctionRef<void(Owner, Message)> send) {
+    return followers_.Pump(now, link_to, send);
+  }
+  // Whoever is awaited has all that there is of the log.
+  bool FollowersHaveAll() const {
+    return followers_.Have(machine_.position().index);
+  }
+
+  // ---- A move to another thread.
+  // One to a follower needs no feed of its own: the two change places.
+  void BeginMove(Owner target, uint64_t move, absl::Time now);
+  void EndMove() { move_feed_.reset(); }  // Given up.
+  // nullptr if there is no move, or it is one to a follower.
+  LogFeed* move_feed() {
+    return move_feed_.has_value() ? &*move_feed_ : nullptr;
+  }
+  const LogFeed* move_feed() const {
+    return move_feed_.has_value() ? &*move_feed_ : nullptr;
+  }
+  // From the owner to this thread, of any kind; nullptr if there is none.
+  const LogFeed* FeedTo(Owner target) const;
+  // Requests have to wait, so that the target can catch up.
+  bool MustWait(Owner target, absl::Time now) const;
+  // The target, and whoever is awaited, has all that there is of the log: the
+  // shard can go.
+  bool CanGo(Owner target) const;
+  // The shard goes to the target. The feed that says so becomes the caller's.
+  LogFeed Go(Owner target, uint64_t move, absl::Time now);
+  // The shard, once, of one that has gone.
+  ShardMachine TakeMachine() { return std::move(machine_); }
+
+ private:
+  // The last step of a worker whose lead was counted.
+  struct LeadCounted {
+    Incarnation incarnation = 0;
+    Clock clock = -1;
+  };
+  // Values as several workers pull them, made once.
+  struct Rounded {
+    Version version = 0;
+    Payload values;
+  };
+  // A push that is next: its record, and what is traced of it.
+  struct Accepted {
+    ShardRecord record;
+    ShardTraceRecord cause;
+  };
+
+  // Applies the record, tells those who copy the shard, counts and traces what
+  // it did, and answers the pulls that it lets go. `cause` is traced before its
+  // updates; the smallest clock is filled in.
+  ShardOutcome Commit(const ShardRecord& record,
+                      const std::optional<ShardTraceRecord>& cause,
+                      const Call& call);
+  std::optional<wire::Refusal> Accept(const wire::Push& push,
+                                      const Payload& frame,
+                                      const Participant& participant,
+                                      const sync::Mode& mode, const Call& call);
+  std::optional<wire::Refusal> AcceptAdvance(const wire::Push& push,
+                                             const Participant& participant,
+                                             const Call& call);
+  // Looks at the gradient before it can get anywhere: at its numbers, its size,
+  // and with the rule for stale gradients. Counts it.
+  Accepted Judge(const wire::Push& push, const Payload& gradient,
+                 const Participant& participant, const sync::Mode& mode,
+                 const Call& call);
+  void CountPush(size_t bytes, const Call& call) const;
+  // A gradient in a job whose delays are given: it waits for its turn.
+  std::optional<wire::Refusal> AcceptGiven(const wire::Push& push,
+                                           const Payload& gradient,
+                                           size_t frame_bytes,
+                                           const Participant& participant,
+                                           const Call& call);
+  // Such a job's worker has no gradient of its step (wire::Push::Advance).
+  std::optional<wire::Refusal> AcceptGivenNothing(
+      const Participant& participant, const Call& call);
+  // Applies the gradients whose turn has come.
+  void TakeTurns(const Call& call);
+  std::optional<wire::Refusal> TakeInstallation(
+      const WorkerLife& who, const wire::Push& push,
+      absl::Span<const Payload> frames, const InstallTerms& terms,
+      const Call& call);
+  // What a pull waits for, beside clocks of participants: the shard's clock, or
+  // turns.
+  Clock Progress() const;
+  // The pull with the clocks that it waits for.
+  GatedPull Gated(const WorkerLife& who, const wire::Pull& pull,
+                  const PullTerms& terms, const Call& call);
+  // `changed` is as that of StalenessGate::Release().
+  void ReleaseParked(std::optional<Rank> changed, const Call& call);
+  void AnswerPull(const GatedPull& pull, Clock shard_clock, const Call& call);
+  // The values as steps get them: Table::pulled_as.
+  Payload RoundedOf(const GivenDelays::Base& told);
+  std::optional<double> Measure(const Payload& gradient) const;
+  // For messages to people, as View::ShardName().
+  std::string Name() const;
+
+  std::shared_ptr<const Rules> rules_;
+  ShardMachine machine_;
+  StalenessGate gate_;
+  // These four begin to measure anew wherever the shard gets.
+  StalePushes stale_;
+  DsspController dssp_;
+  absl::flat_hash_map<Rank, LeadCounted> leads_;
+  GivenDelays delays_;
+  FollowerFeeds followers_;
+  std::optional<LogFeed> move_feed_;
+  // As long as the present cut is not complete here.
+  std::optional<ShardCut> cut_;
+  // The values of the last answer that was rounded, until the shard changes.
+  std::optional<Rounded> rounded_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,52 @@
+// What a shard thread is told once, when it begins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "common/checkpoint/shard_state.h"
+#include "common/delays/delay_source.h"
+#include "common/ids.h"
+#include "common/optim/gradient_bound.h"
+#include "common/optim/stale_rule.h"
+#include "common/payload.h"
+#include "proto/cluster.pb.h"
+#include "server/shard/log_feed.h"
+
+namespace slackline {
+
+struct ShardCoreOptions {
+  Owner self;
+  uint64_t seed = 0;  // Initial values follow from it.
+  bool trace = false;
+  LogFeedOptions feed = {};
+  StaleRules stale = {};
+  // Required if the job's mode follows given delays.
+  std::shared_ptr<const DelaySource> delays = nullptr;
+  // Required if the job goes on from a checkpoint: what shards begin as.
+  std::shared_ptr<const StoredShards> stored = nullptr;
+  // What becomes of a gradient with a NaN or an infinity: it is discarded in
+  // any case; with STOP the coordinator is told at once.
+  config::Train::Nonfinite nonfinite = config::Train::STOP;
+  // A gradient above this bound is discarded, and if the bound stops jobs the
+  // coordinator is told at once.
+  GradientBound gradient_bound = {};
+  // Requests of one shard each that wait while their shard is on its way, and
+  // their payload bytes: for one shard, and for all of this thread. What is
+  // beyond a bound is told to RETRY.
+  size_t waiting_max = 4096;
+  size_t waiting_bytes_max = 16 << 20;
+  size_t waiting_bytes_max_all = 64 << 20;
+  // A message of pull answers takes no more of them at this payload.
+  size_t reply_bytes = 1 << 20;
+  // Messages of hand-overs that wait for a view, and their payload bytes;
+  // more are left to be repeated.
+  size_t early_max = 64;
+  size_t early_bytes_max = 16 << 20;
+  // What is sent is made in it: the shards' next versions, and sums for
+  // followers.
+  std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();
+};
+
+}  // namespace slackline

@@ -1,0 +1,136 @@
+#include "server/shard/shard_maker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+// What a checkpoint has of the shard as what the shard begins with, in memory
+// of its own.
+absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
+                                       const ShardRange& range,
+                                       const Optimizer& optimizer) {
+  const auto slot_count = static_cast<size_t>(optimizer.slot_count());
+  if (stored.version > kVersionMax) {
+    return absl::DataLossError(absl::StrCat("the checkpoint has version ",
+                                            stored.version, ", above 2^60"));
+  }
+  if (!stored.slots.empty() && stored.slots.size() != slot_count) {
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint has ", stored.slots.size(),
+        " optimizer slots, and the table's optimizer has ", slot_count));
+  }
+  const auto own = [&](const Payload& tensor) -> absl::StatusOr<Payload> {
+    if (tensor.size() != range.bytes()) {
+      return absl::DataLossError(
+          absl::StrCat("the checkpoint has a tensor of ", tensor.size(),
+                       " bytes, and the shard has ", range.bytes()));
+    }
+    return Payload::Copy(tensor.data(), tensor.size());
+  };
+  ShardSnapshot snapshot;
+  SL_ASSIGN_OR_RETURN(snapshot.values, own(stored.values));
+  for (const Payload& slot : stored.slots) {
+    SL_ASSIGN_OR_RETURN(Payload tensor, own(slot));
+    snapshot.slots.push_back(std::move(tensor));
+  }
+  // A rule that corrects its young moments by the number of updates they have
+  // seen counts anew with moments that begin anew.
+  const bool anew = snapshot.slots.size() < slot_count;
+  snapshot.version = anew ? 0 : stored.version;
+  snapshot.running_rms = stored.running_rms;
+  while (snapshot.slots.size() < slot_count) {
+    Payload& zeros =
+        snapshot.slots.emplace_back(Payload::Allocate(range.bytes()));
+    std::memset(zeros.MutableData(), 0, range.bytes());
+  }
+  return snapshot;
+}
+
+}  // namespace
+
+void ShardMaker::OnView(const ShardParts& at) {
+  if (!rules_.empty()) return;
+  const wire::View& proto = at.view->proto();
+  const absl::StatusOr<LearningRateSchedule> schedule =
+      LearningRateSchedule::Create(
+          schedule_, {.steps_total = proto.steps_total(),
+                      .steps_per_epoch = proto.steps_per_epoch()});
+  // The config was validated and the coordinator checked the steps.
+  SL_CHECK(schedule.ok(), schedule.status().ToString());
+  for (int table = 0; table < proto.table_size(); ++table) {
+    const Optimizer& optimizer = at.view->optimizer(TableId{table});
+    const wire::Table& entry = proto.table(table);
+    rules_.push_back(std::make_shared<const UpdateRule>(
+        UpdateRule{.optimizer = optimizer, .schedule = *schedule}));
+    served_rules_.push_back(std::make_shared<const ServedShard::Rules>(
+        ServedShard::Rules{.table = entry.name(),
+                           .pulled_as = entry.pulled_as(),
+                           .stale = at.options.stale.For(entry.name()),
+                           .maximize = optimizer.maximize(),
+                           .gradient_bound = at.options.gradient_bound,
+                           .feed = at.options.feed,
+                           .memory = at.options.memory,
+                           .trace = at.options.trace}));
+  }
+}
+
+absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
+    const ShardRange& range, const ShardParts& at) const {
+  const wire::Table& table = at.view->table(range.table);
+  const Optimizer& optimizer = at.view->optimizer(range.table);
+  ShardSnapshot snapshot;
+  if (at.options.stored != nullptr) {
+    SL_ASSIGN_OR_RETURN(
+        const ShardState stored,
+        at.options.stored->Read(table.name(), range.begin, range.end));
+    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range, optimizer));
+  } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
+    return absl::FailedPreconditionError(
+        "the job goes on from a checkpoint, and this server was started "
+        "without one: start every server with the same --resume");
+  } else {
+    const Shard initial(table, range, at.options.seed, optimizer);
+    snapshot.values = initial.values();
+    snapshot.slots = initial.slots();
+  }
+  for (const wire::WorkerMember& worker : at.view->workers()) {
+    if (!worker.founder()) continue;
+    snapshot.participants.push_back({.rank = Rank{worker.rank()},
+                                     .incarnation = worker.incarnation(),
+                                     .joined_at = worker.begins_at(),
+                                     .clock = worker.begins_at()});
+  }
+  // Founders only leave, and shards are only split, so where as many are left
+  // and as many splits made, a shard begins as the same.
+  snapshot.position.term =
+      snapshot.participants.size() +
+      (static_cast<uint64_t>(at.view->proto().split_size()) << 16);
+  snapshot.min_clock = at.view->proto().begins_at();
+  if (!snapshot.participants.empty()) {
+    snapshot.min_clock =
+        std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
+  }
+  snapshot.complete_clock = snapshot.min_clock;
+  return ShardMachine(RuleFor(range), range, std::move(snapshot));
+}
+
+ServedShard ShardMaker::BeginToServe(ShardMachine machine, uint64_t term,
+                                     std::vector<FollowerFeeds::Known> awaited,
+                                     const ShardParts& at,
+                                     GivenDelays delays) const {
+  const ShardRange& range = machine.shard().range();
+  const ShardId shard = range.shard;
+  ServedShard served(served_rules_[static_cast<size_t>(range.table)],
+                     std::move(machine), term, std::move(awaited),
+                     std::move(delays));
+  served.Follow(at.view->FollowersOf(shard), at.options.self, /*keep=*/0,
+                at.now);
+  return served;
+}
+
+}  // namespace slackline

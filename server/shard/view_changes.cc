@@ -1,0 +1,313 @@
+#include "server/shard/view_changes.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "common/sync/phases.h"
+#include "server/shard/feed_sender.h"
+#include "server/shard/hand_overs.h"
+#include "server/shard/request_desk.h"
+#include "server/shard/shard_maker.h"
+#include "server/shard/shard_peers.h"
+#include "server/shard/thread_cut.h"
+
+namespace slackline {
+namespace {
+
+// The shards that are here from the start.
+void CreateShards(const ShardParts& at) {
+  std::shared_ptr<const DelayPlan> plan;
+  if (const wire::Phase* const given = GivenDelaysPhase(at.view->proto())) {
+    SL_CHECK(at.options.delays != nullptr,
+             "the delays of the job are not here");
+    absl::StatusOr<std::shared_ptr<const DelayPlan>> made =
+        at.options.delays->PlanFor(
+            static_cast<int>(at.view->workers().size()), given->from(),
+            at.view->proto().steps_total(), at.options.seed);
+    // The coordinator has looked at the same ones.
+    SL_CHECK(made.ok(), made.status().ToString());
+    plan = *std::move(made);
+  }
+  for (int i = 0; i < at.view->shard_count(); ++i) {
+    const ShardId id{i};
+    const bool owned = at.view->OwnerOf(id) == at.options.self;
+    // Who follows a shard from the start has it as its owner has it.
+    const wire::Follower* const listed = owned ? nullptr : at.ListedHere(id);
+    if (!owned && (listed == nullptr || !listed->in_sync())) continue;
+    absl::StatusOr<ShardMachine> machine =
+        at.maker.NewMachine(at.view->shard(id), at);
+    if (!machine.ok()) {
+      at.effects.failure = Annotate(
+          machine.status(),
+          absl::StrCat("cannot begin with shard ", at.view->ShardName(id)));
+      return;
+    }
+    if (listed != nullptr) {
+      wire::Feed feed;
+      feed.set_follower(listed->since());
+      at.places.Follow(
+          id, LogCopy(PeerOf(at.view->OwnerOf(id)), feed,
+                      at.TableEnd(at.view->shard(id)), *std::move(machine)));
+      continue;
+    }
+    at.places.Begin(at.maker.BeginToServe(
+        *std::move(machine), TermOf(at.view->number()), {}, at,
+        plan == nullptr ? GivenDelays() : GivenDelays(plan, id)));
+  }
+}
+
+// The log of this copy has another owner now: nobody will tell the copy any
+// more where the view has split the shard. Makes the copies of the parts that
+// this thread has to have.
+void SplitCopy(ShardId shard, const ShardParts& at) {
+  const ShardMachine* const copy = at.places.WholeCopy(shard);
+  if (copy == nullptr) return;
+  std::map<ShardId, ShardMachine> parts;
+  parts.emplace(shard, *copy);
+  const int32_t first = at.view->shard_count() - at.view->proto().split_size();
+  for (int i = 0; i < at.view->proto().split_size(); ++i) {
+    const wire::Split& split = at.view->proto().split(i);
+    const auto whole = parts.find(ShardId{split.shard()});
+    if (whole == parts.end() ||
+        split.at() >= whole->second.shard().range().end) {
+      continue;
+    }
+    const ShardId part{first + i};
+    absl::StatusOr<ShardOutcome> outcome =
+        whole->second.Apply(SplitRecord{.at = split.at(), .part = part});
+    SL_CHECK(outcome.ok(), outcome.status().ToString());
+    parts.emplace(part, *std::move(outcome->part));
+  }
+  parts.erase(shard);
+  for (auto& [part, machine] : parts) {
+    const wire::Follower* const listed = at.ListedHere(part);
+    if (listed == nullptr && at.view->OwnerOf(part) != at.options.self)
+      continue;
+    if (at.places.Has(part)) {
+      // Its own feed may have begun, and have brought nothing whole yet.
+      const LogCopy* const begun = at.places.Copy(part);
+      if (begun == nullptr || begun->machine() != nullptr) continue;
+      at.places.Unfollow(part);
+    }
+    wire::Feed feed;
+    if (listed != nullptr) feed.set_follower(listed->since());
+    at.places.Follow(
+        part, LogCopy(PeerOf(at.view->OwnerOf(part)), feed,
+                      at.TableEnd(at.view->shard(part)), std::move(machine)));
+  }
+}
+
+// Does the view's `number`-th split, if the shard is served here and it is not
+// done.
+void SplitShard(int number, const ShardParts& at) {
+  const wire::Split& split = at.view->proto().split(number);
+  const ShardId kept{split.shard()};
+  // Whoever follows it is told by its log.
+  if (!at.places.Has(kept) || at.places.Follows(kept)) return;
+  // Done before, here or by an owner before: it may be moving since then.
+  ServedShard* const served = at.places.Served(kept);
+  if (served != nullptr && split.at() >= served->range().end) return;
+  if (at.places.moving().count(kept) > 0) {
+    // Lost to a server that died, which the coordinator has yet to hear. Then
+    // the job ends.
+    const ShardPlaces::Gone* const gone = at.places.FindGone(kept);
+    SL_CHECK(gone != nullptr && gone->lost, "a shard on its way is split");
+    return;
+  }
+  // Who asked for the whole has to ask for the parts.
+  at.desk.TurnAway(kept, served->TakeParked(), at);
+  // Later splits of the same view may split either part again.
+  const ShardId part{at.view->shard_count() - at.view->proto().split_size() +
+                     number};
+  ShardMachine machine = served->SplitAt(split.at(), part, at.NewCall());
+  at.Settle(*served);
+  if (at.view->OwnerOf(part) != at.options.self || at.places.Has(part)) return;
+  // The followers' copies of it are made by the same record.
+  const uint64_t term = served->machine().position().term;
+  at.places.Begin(at.maker.BeginToServe(std::move(machine), term,
+                                        served->followers().Awaited(), at));
+}
+
+void SplitShards(const View& before, const ShardParts& at) {
+  for (int i = before.proto().split_size(); i < at.view->proto().split_size();
+       ++i) {
+    SplitShard(i, at);
+  }
+}
+
+// The view says that this thread owns the shard, of which it has a copy.
+void TakeOver(ShardId shard, const ShardParts& at) {
+  LogCopy& copy = *at.places.Copy(shard);
+  if (copy.machine() == nullptr) {
+    at.effects.failure = absl::DataLossError(
+        absl::StrCat("cannot take over shard ", at.view->ShardName(shard),
+                     ": the copy of it is not whole"));
+    return;
+  }
+  ShardPlaces::Requests waited;  // For a copy nothing waits.
+  const ServedShard& served = at.places.Own(
+      at.maker.BeginToServe(copy.Take(), TermOf(at.view->number()), {}, at),
+      &waited);
+  // The owner before is counted without them.
+  at.counts.Inherited(served.machine().held().size());
+  // Also those that its owner has not come to.
+  const int32_t first = at.view->shard_count() - at.view->proto().split_size();
+  std::set<ShardId> parts = {shard};
+  for (int i = 0; i < at.view->proto().split_size(); ++i) {
+    if (parts.count(ShardId{at.view->proto().split(i).shard()}) == 0) continue;
+    SplitShard(i, at);
+    if (at.places.Owns(ShardId{first + i})) parts.insert(ShardId{first + i});
+  }
+  for (const ShardId part : parts) at.RemoveStrangers(*at.places.Served(part));
+}
+
+// The view says that somebody else owns the shard, and no move explains that:
+// that one has what we have told anybody.
+void Depose(ShardId shard, const ShardParts& at) {
+  ServedShard& served = *at.places.Served(shard);
+  if (served.cut() != nullptr) {
+    at.cut.Fail(shard, absl::FailedPreconditionError("it has another owner"),
+                at);
+  }
+  const std::vector<GatedPull> parked = served.TakeParked();
+  at.desk.DropAbout(shard);
+  ShardPlaces::Requests waiting;
+  at.places.Depose(shard, &waiting);
+  at.desk.TurnAway(shard, parked, at);
+  at.desk.Handle(waiting, at);
+}
+
+// What the view says of owners that is not about moves.
+void FollowOwners(const View& before, const ShardParts& at) {
+  std::vector<int32_t> changed = at.view->OwnersThatDiffer(before);
+  for (const int32_t id : changed) SplitCopy(ShardId{id}, at);
+  // Of shards that were split off since, all are new to us.
+  for (int32_t id = before.shard_count(); id < at.view->shard_count(); ++id)
+    changed.push_back(id);
+  for (const int32_t id : changed) {
+    const ShardId shard{id};
+    if (at.view->OwnerOf(shard) == at.options.self) {
+      if (at.places.Follows(shard)) TakeOver(shard, at);
+    } else if (at.places.Owns(shard)) {
+      Depose(shard, at);
+    }
+  }
+}
+
+void FollowFollowers(const View& before, const ShardParts& at) {
+  for (const int32_t id : at.view->FollowersThatDiffer(before)) {
+    const ShardId shard{id};
+    if (ServedShard* const served = at.places.Served(shard)) {
+      // Who was the owner before us is a follower in no view yet.
+      const wire::Move* const move = at.view->FindMove(shard);
+      served->Follow(at.view->FollowersOf(shard), at.options.self,
+                     move == nullptr ? 0 : move->id(), at.now);
+      at.places.PumpSoon(shard);
+      at.desk.OnConfirmed();  // Who was awaited may be gone.
+      continue;
+    }
+    if (!at.places.IsFollowing(shard)) continue;
+    const wire::Follower* const listed = at.ListedHere(shard);
+    if (listed == nullptr ||
+        listed->since() != at.places.Copy(shard)->feed().follower()) {
+      SplitCopy(shard, at);  // Some of its parts may be followed further.
+      at.places.Unfollow(shard);
+    }
+  }
+}
+
+// Whoever is in the view before and not in this one takes part nowhere any
+// more.
+void RemoveGone(const View& before, const ShardParts& at) {
+  if (at.view->WorkersSince() <= before.number()) return;
+  std::vector<WorkerLife> gone;
+  for (const wire::WorkerMember& worker : before.workers()) {
+    const WorkerLife who{Rank{worker.rank()}, worker.incarnation()};
+    if (at.view->FindWorker(who.rank, who.incarnation) == nullptr)
+      gone.push_back(who);
+  }
+  if (gone.empty()) return;
+  for (ServedShard* const served : at.places.AllServed()) {
+    LeaveRecord leave;
+    for (const WorkerLife& who : gone) {
+      if (served->Find(who) != nullptr)
+        leave.incarnations.push_back(who.incarnation);
+    }
+    served->Leave(std::move(leave), at.NewCall());
+    at.Settle(*served);
+  }
+}
+
+// Ends the moves that the view no longer lists. Returns who waited for them.
+ShardPlaces::Requests EndMoves(const ShardParts& at) {
+  ShardPlaces::Requests waiting;
+  const std::set<ShardId> moving = at.places.moving();
+  for (const ShardId shard : moving) {
+    const wire::Move* const listed = at.view->FindMove(shard);
+    if (listed != nullptr && listed->id() == at.places.MoveOf(shard)) continue;
+    const ShardPlaces::Gone* const gone = at.places.FindGone(shard);
+    const wire::Follower* const follower = at.ListedHere(shard);
+    if (gone != nullptr && at.view->OwnerOf(shard) == at.options.self) {
+      // Given up, and we were to keep it. It may also be done, and the shard
+      // have moved on since, in views that we have not seen.
+      if (gone->copy.has_value()) {
+        TakeOver(shard, at);
+      } else {
+        at.places.Lose(shard);
+        at.effects.report = true;
+      }
+    } else if (at.places.FindLeaving(shard) != nullptr) {
+      at.places.Stay(shard, &waiting);
+    } else if (gone != nullptr && gone->copy.has_value() &&
+               follower != nullptr && follower->since() == gone->move) {
+      at.places.KeepCopy(shard);
+    } else {
+      at.places.GiveUp(shard, &waiting);
+    }
+  }
+  return waiting;
+}
+
+void BeginMoves(const ShardParts& at) {
+  for (const wire::Move& move : at.view->proto().move()) {
+    const ShardId shard{move.shard()};
+    const Owner target{move.server(), move.thread()};
+    if (!at.places.Owns(shard) || at.places.FindLeaving(shard) != nullptr ||
+        target == at.options.self) {
+      continue;
+    }
+    ServedShard& leaving = at.places.Leave(shard, move.id(), target, at.now);
+    if (LogFeed* const feed = leaving.move_feed()) at.feeds.Pump(*feed, at);
+    at.hand_overs.GoIfCaughtUp(shard, at);
+  }
+}
+
+}  // namespace
+
+void ViewChanges::Apply(const View* before, const ShardParts& at) {
+  const ShardPlaces::Requests waiting = EndMoves(at);
+  if (!std::exchange(created_, true)) {
+    CreateShards(at);
+  } else {
+    FollowOwners(*before, at);
+    SplitShards(*before, at);
+    FollowFollowers(*before, at);
+    RemoveGone(*before, at);
+  }
+  if (!at.effects.failure.ok()) return;
+  BeginMoves(at);
+  // A move may have waited for a follower that this view removes, so each move
+  // is looked at again.
+  const std::set<ShardId> moving = at.places.moving();
+  for (const ShardId shard : moving) at.hand_overs.GoIfCaughtUp(shard, at);
+  at.cut.Begin(at);  // Before anybody who knows of it.
+  at.desk.Handle(waiting, at);
+}
+
+}  // namespace slackline
