@@ -62,10 +62,10 @@ class ZmqListener : public Listener {
   // Goes over to new keys, if there are.
   absl::Status FollowKeys();
   absl::Status BindAgain(const std::string& endpoint);
-  // Why the sender of this frame may not say that; empty: it may. Who only has
-  // not gone over to new keys yet is not to be `told`, and repeats it when he
-  // has.
-  std::string WhyRefused(zmq::message_t& id, const Incoming& incoming,
+  // Why the sender of this header frame may not say that; empty: it may. Who
+  // only has not gone over to new keys yet is not to be `told`, and repeats it
+  // when he has.
+  std::string WhyRefused(zmq::message_t& header, const Incoming& incoming,
                          bool* told);
 
   ZmqSocket socket_;
