@@ -317,20 +317,24 @@ bool ModeChanger::Open(ViewEditor* editor) {
   return true;
 }
 
-// In BACKUP a shard's clock is that of its fastest workers, and the shard stays
-// there when these die; the others skip to it. How far they got only the shards
-// know, once they have heard that nobody of them will push any more. In the
-// other modes nobody has to be where a worker was that has gone.
+// Where gradients of a clock wait for each other, one of a worker that has gone
+// may wait at a shard, acknowledged, while all others have stopped at their
+// limits: in BACKUP a shard's clock is that of its fastest workers, and in BSP
+// a worker that has not seen the change can be one step further than they. The
+// others have to get past that clock by the old mode, or that gradient is in no
+// update. How far the gone got only the shards know, once they have heard that
+// nobody of them will push any more. In the other modes nothing waits, and
+// nobody has to be where a worker was that has gone.
 std::optional<Clock> ModeChanger::ReachedByTheGone(
     const wire::View& view) const {
   Clock reached = 0;
   // An early end comes in any phase; a change only once the last has begun.
-  const bool skips_ahead =
+  const bool holds_gradients =
       std::any_of(view.phase().begin() + view.entered(), view.phase().end(),
                   [](const wire::Phase& phase) {
-                    return RuleOf(phase.mode()).skips_ahead();
+                    return RuleOf(phase.mode()).holds_gradients();
                   });
-  if (!skips_ahead || gone_in_ == 0) return reached;
+  if (!holds_gradients || gone_in_ == 0) return reached;
   for (const wire::ServerMember& server : view.server()) {
     const bool owns =
         std::find(view.owner_server().begin(), view.owner_server().end(),
@@ -624,8 +628,8 @@ void ModeChanger::Keep(coordinator::ModesState* state) const {
 
 void ModeChanger::Load(const coordinator::ModesState& state) {
   if (state.has_wanted()) {
-    wanted_ = Wanted{.to = state.wanted().to(),
-                     .reason = state.wanted().reason()};
+    wanted_ =
+        Wanted{.to = state.wanted().to(), .reason = state.wanted().reason()};
   }
   if (state.has_want_cut()) want_cut_ = state.want_cut();
   if (state.has_want_end()) want_end_ = state.want_end();

@@ -166,7 +166,9 @@ void ShardPlaces::Report(run::ServerStats* stats) const {
   const std::vector<const ServedShard*> served = AllServed();
   for (const ServedShard* const shard : served) {
     held += shard->held();
-    reached = std::max(reached, shard->machine().complete_clock());
+    const bool more = !shard->machine().held().empty();
+    reached =
+        std::max(reached, shard->machine().complete_clock() + (more ? 1 : 0));
     parked += static_cast<int64_t>(shard->gate().parked_count());
     shard->followers().Report(stats);
   }

@@ -331,6 +331,29 @@ TEST_F(ModeChangerTest, ABackupPhaseDoesNotEndBeforeClocksThatTheDeadReached) {
   }
 }
 
+// In BSP one that has not seen the change can be a step further than all
+// others, and its gradient waits for theirs.
+TEST_F(ModeChangerTest, ABspPhaseDoesNotEndBeforeGradientsOfTheDead) {
+  for (const char* const mode : {"allreduce", "asp"}) {
+    SCOPED_TRACE(mode);
+    StartBsp();
+    workers_.push_back({.rank = 2, .incarnation = 12});
+    view_.clear_owner_server();
+    view_.add_owner_server(view_.server_size());
+    view_.add_server()->set_index(view_.owner_server(0));
+    const int32_t server = view_.owner_server(0);
+    Want(mode);
+    Promise(0, 12);
+    Promise(1, 12);
+    EXPECT_FALSE(Lose(2).view_changed) << "its gradient of step 12 may be held";
+    changer_->OnServer(server, gone_in_ - 1, 12);
+    EXPECT_FALSE(Advance().view_changed) << "one may still come";
+    changer_->OnServer(server, gone_in_, 13);
+    EXPECT_TRUE(Advance().view_changed);
+    EXPECT_EQ(Phases(), absl::StrCat("bsp@0 ", mode, "@13"));
+  }
+}
+
 // Who owns a dead server's shards now has to say where these are.
 TEST_F(ModeChangerTest, ABackupPhaseWaitsForWhoHasTheShardsOfADeadServer) {
   config::Sync sync;
