@@ -49,10 +49,14 @@ bool ServerCore::Draining() const {
 bool ServerCore::MayHostCoordinator(absl::Time now) const {
   if (ended_ || exit_.has_value()) return false;
   if (member_.incarnation() == 0) return options_.may_host_before_joining;
-  // It answers each heartbeat.
-  if (member_.Silence(now) <= member_.lease() / 2) return false;
   // While the job forms there is no view.
-  return !Ended(view()) && !Draining() && !retires_.has_value();
+  if (Ended(view())) return false;
+  // The coordinator answers each heartbeat. Who is about to leave lets the
+  // others go first, and does it if there is nobody else: without a coordinator
+  // it would wait for its own leave, and the job for ever.
+  const bool leaves = Draining() || retires_.has_value();
+  return member_.Silence(now) >
+         (leaves ? member_.lease() * 2 : member_.lease() / 2);
 }
 
 bool ServerCore::AllHaveSeenTheLastView() const {

@@ -126,8 +126,8 @@ class ServerCore {
   // Whether the coordinator is in this process; at first: it is not.
   void SetHostsCoordinator(bool hosts) { hosts_coordinator_ = hosts; }
   // Whether a coordinator may begin in this process, if the one before has
-  // died: none is heard, the job has not ended, and this server is to stay in
-  // it.
+  // died: none has been heard for half a lease, or for two if this server is to
+  // leave the job, and the job has not ended.
   bool MayHostCoordinator(absl::Time now) const;
   uint64_t run() const { return member_.run(); }  // As of MemberCore.
   Incarnation incarnation() const { return member_.incarnation(); }

@@ -543,11 +543,19 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
 }
 
 TEST(ResumeSimTest, SeedsThatFoundSomethingPass) {
-  const RunReport report = RunResumeSeed(305056, /*keep_log=*/false);
-  EXPECT_FALSE(report.violation.has_value())
-      << "who joined a job by all-reduce with nothing left to do waited for "
-         "the others for ever: "
-      << report.violation->what;
+  const std::vector<std::pair<uint64_t, std::string>> seeds = {
+      {305056,
+       "who joined a job by all-reduce with nothing left to do waited for the "
+       "others for ever"},
+      {96206837,
+       "the gradient of a lost worker that had not seen the change to "
+       "all-reduce was held, acknowledged, and in no update"},
+      {97202888, "the only server left did not lead, since its time was over"}};
+  for (const auto& [seed, what] : seeds) {
+    const RunReport report = RunResumeSeed(seed, /*keep_log=*/false);
+    EXPECT_FALSE(report.violation.has_value())
+        << what << "; seed " << seed << ": " << report.violation->what;
+  }
 }
 
 // Each by itself, so that what one of them breaks is found with it alone.

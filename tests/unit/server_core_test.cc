@@ -273,6 +273,28 @@ TEST_F(ServerCoreTest, WhereNobodyTakesItsShardsItAsksForACheckpointAndGoesOn) {
   EXPECT_TRUE(IsSuspended(end.end->status));
 }
 
+// Whoever stays has the coordinator; but where all others are gone, who is to
+// leave has it, and so hears what becomes of the job.
+TEST_F(ServerCoreTest, WhoIsToLeaveHasTheCoordinatorIfNobodyElseHasIt) {
+  for (const bool drained : {false, true}) {
+    SCOPED_TRACE(drained);
+    core_.emplace(options_);
+    ServerCore::Effects effects;
+    core_->Start(now_, &effects);
+    core_->OnLink(LinkState::kUp, now_);
+    Join();
+    draining_ = false;
+    Receive(ViewOf(wire::RUNNING, 2));
+    EXPECT_FALSE(core_->MayHostCoordinator(now_ + kLease / 2));
+    EXPECT_TRUE(core_->MayHostCoordinator(now_ + kLease));
+    draining_ = drained;
+    if (drained) Receive(ViewOf(wire::RUNNING, 2));
+    if (!drained) Retire();
+    EXPECT_FALSE(core_->MayHostCoordinator(now_ + 2 * kLease));
+    EXPECT_TRUE(core_->MayHostCoordinator(now_ + 3 * kLease));
+  }
+}
+
 TEST_F(ServerCoreTest, ComingWhenTheJobHasEndedItEndsAsTheJobHas) {
   const ServerCore::Effects late = RefuseAsEnded(wire::JobEnd::COMPLETED);
   ASSERT_TRUE(late.end.has_value());
