@@ -213,6 +213,15 @@ class PagesTest(unittest.TestCase):
                         self.assertIn(anchor, anchors_of(SOURCE / path))
         self.assertGreaterEqual(total, 100)
 
+    def test_map(self) -> None:
+        """The map of the sources names files and folders that are there."""
+        named = re.findall(r"`([a-z_]+/[\w./-]*)`", (SOURCE / "docs/manual/map.md").read_text(encoding="utf-8"))
+        self.assertGreaterEqual(len(named), 80)
+        for path in named:
+            with self.subTest(path=path):
+                # Files of the package for Python are named from its folder.
+                self.assertTrue((SOURCE / path).exists() or (SOURCE / "python/slackline" / path).exists(), f"{path} is not there")
+
     def test_help(self) -> None:
         top = help_of(str(BIN / "slackline"))
         names = re.findall(r"^  ([a-z]+) ", top.split("ubcommands:")[1], re.MULTILINE)
