@@ -197,7 +197,7 @@ class PagesTest(unittest.TestCase):
         for page in PAGES:
             if page != index:
                 with self.subTest(page=page.name):
-                    self.assertIn(page, linked)
+                    self.assertTrue(page in linked, f"{page.relative_to(SOURCE)} is not in docs/README.md")
 
     def test_paths(self) -> None:
         """The pages that comments, errors and --help name are there, with their headings."""

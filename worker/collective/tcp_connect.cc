@@ -37,7 +37,7 @@ namespace {
 constexpr size_t kCandidatesMax = 64;
 
 // Bytes of text in one record: of the ring, by measurement
-// (docs/manual/security.md); and of a stream that carries a goodbye only.
+// (docs/results/encryption.md); and of a stream that carries a goodbye only.
 constexpr size_t kRingRecordBytes = size_t{32} << 10;
 constexpr size_t kWatchRecordBytes = PeerWatch::kGoodbyeBytes;
 
