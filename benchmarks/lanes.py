@@ -5,8 +5,8 @@ For each link one job for each way of its gradients: all among the ranks, all by
 the servers, some by the servers, and as measured; four workers and two servers on
 this machine, an MLP, generated data. Prints milliseconds of a step (the slowest
 worker's, from its first report of training to its last one) beside what the cost
-model of docs/lanes.md says of a sum, with the costs that the measured job has
-found. Standard library only.
+model of docs/manual/lanes.md says of a sum, with the costs that the measured job
+has found. Standard library only.
 """
 import argparse
 import json

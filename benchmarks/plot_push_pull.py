@@ -3,7 +3,7 @@
 
 Usage: bench_push_pull --transport tcp > tcp.jsonl
        bench_push_pull --transport shm > shm.jsonl
-       plot_push_pull.py docs/performance.svg tcp.jsonl shm.jsonl
+       plot_push_pull.py docs/results/performance.svg tcp.jsonl shm.jsonl
 """
 
 import argparse

@@ -2,7 +2,7 @@
 """Draws the course of a scenario of bench_rebalance.
 
 Usage: bench_rebalance --scenario=skew > skew.jsonl
-       plot_rebalance.py skew.jsonl docs/rebalancing.svg
+       plot_rebalance.py skew.jsonl docs/results/rebalancing.svg
 """
 
 import argparse

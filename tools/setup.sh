@@ -35,7 +35,7 @@ packages_of_the_rest=(
   etcd-server
   # The simulation allocates all the time, and takes three quarters of the time with it.
   libmimalloc-dev
-  # The pictures in docs/, and docs/run.ipynb.
+  # The pictures in docs/results, and docs/manual/run.ipynb.
   python3-matplotlib python3-pandas
 )
 # Of build/venv: what builds the Python package, makes wheels of it, and tests it.

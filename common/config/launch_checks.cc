@@ -78,8 +78,8 @@ void CheckKubernetes(const config::Kubernetes& kubernetes,
   if (!kubernetes.has_image()) {
     problems.Add("image",
                  "is missing; name an image that has Slackline in it, as in "
-                 "image: \"registry/slackline:1\" (docs/clusters.md says how "
-                 "to make one)");
+                 "image: \"registry/slackline:1\" (docs/manual/clusters.md "
+                 "says how to make one)");
   } else if (image.empty() ||
              !std::all_of(image.begin(), image.end(), [](unsigned char c) {
                return absl::ascii_isgraph(c);

@@ -323,7 +323,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "With coordinator { etcd } in the config, for other servers "
                  "than server 0, which does so anyway: goes on as the "
                  "coordinator of the job in etcd also before it has joined, if "
-                 "nobody else does. docs/coordinator.md");
+                 "nobody else does. docs/manual/coordinator.md");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "

@@ -1,4 +1,4 @@
-// What the phases of a job mean for one clock: docs/protocol-mode-change.md.
+// What the phases of a job mean for one clock: docs/protocols/mode-change.md.
 // Pure functions of the list in wire::View, which is sorted by `from` and
 // starts at clock 0.
 #pragma once

@@ -1,5 +1,5 @@
 // A worker with a model of its own: a small LibTorch module, trained through a
-// Session (docs/own-models.md goes through this file).
+// Session (docs/manual/own-models.md goes through this file).
 //
 //   slackline run own_model.textproto -- ./own_model
 //

@@ -44,7 +44,7 @@ def test_a_gpu_that_is_not_there_ends_the_job_at_its_start(tmp_path):
 def test_the_command_of_the_document(tmp_path):
     """With two GPUs it trains; elsewhere it says what is missing."""
     command = "slackline run examples/python/gpu.textproto -- python3 examples/python/gpu.py"
-    assert re.search(f"^{command}( |$)", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
+    assert re.search(f"^{command}( |$)", (ROOT / "docs/manual/gpu.md").read_text(), re.MULTILINE)
     script = [sys.executable, str(ROOT / "examples/python/gpu.py")]
     config = str(ROOT / "examples/python/gpu.textproto")
     ended = run([str(BIN / "slackline"), "run", config, "--out", "run", "--", *script], tmp_path)

@@ -101,7 +101,7 @@ def blocks(document, language):
 
 SCRIPTS = [
     block
-    for document in ("docs/python.md", "docs/sampling.md")
+    for document in ("docs/manual/python.md", "docs/manual/sampling.md")
     for block in blocks(document, "python")
     if "import slackline" in block
 ]
@@ -112,7 +112,7 @@ def test_the_documents_have_scripts():
 
 
 def test_tensorboard_files_as_the_document_makes_them(tmp_path):
-    (block,) = [block for block in blocks("docs/python.md", "sh") if "slackline report" in block]
+    (block,) = [block for block in blocks("docs/manual/python.md", "sh") if "slackline report" in block]
     commands, shown = block.strip().rsplit("\n", 1)
     assert shown == "tensorboard --logdir runs"  # It is no part of this, and never ends.
     (tmp_path / "examples").symlink_to(ROOT / "examples")

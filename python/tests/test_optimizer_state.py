@@ -87,7 +87,7 @@ def test_what_is_saved_at_the_end_of_an_epoch_is_of_one_moment(tmp_path):
 
 
 def test_the_script_of_the_page_stops_and_goes_on(tmp_path):
-    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/python.md").read_text()
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/manual/python.md").read_text()
     section = page.split("## Stopping and going on")[1]
     script = section.split("```python\n")[1].split("```")[0]
     for steps in (10, 20):

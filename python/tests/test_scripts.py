@@ -1,6 +1,6 @@
 """What scripts do: each row alone and in jobs of two workers, beside plain PyTorch.
 
-A row either ends with the model of plain PyTorch, or is refused by name. docs/python.md has
+A row either ends with the model of plain PyTorch, or is refused by name. docs/manual/python.md has
 the same table for readers. A row is a script of the form below with some of its parts changed;
 a new one needs nothing else.
 

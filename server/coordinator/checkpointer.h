@@ -1,5 +1,5 @@
 // Checkpointer: when a checkpoint is taken, of whom its parts have come, and
-// who waits for it (docs/checkpoints.md). At which clocks it is, is the
+// who waits for it (docs/manual/checkpoints.md). At which clocks it is, is the
 // ModeChanger's (mode_changer.h).
 //
 // A checkpoint is wanted, because the config's time has come or a user asks;

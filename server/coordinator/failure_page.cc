@@ -146,8 +146,8 @@ std::string Advice(const FailureFacts& facts) {
     return absl::StrCat(
         "the program of ", name,
         " ended well without having joined the job: a script has to call "
-        "slackline.join() (docs/python.md), a program in C++ to be a worker "
-        "(docs/own-models.md)");
+        "slackline.join() (docs/manual/python.md), a program in C++ to be a "
+        "worker (docs/manual/own-models.md)");
   }
   if (IsCause(summary, wire::JobEnd::DIVERGED)) {
     return "a smaller learning rate or a look at the data of that step; the "

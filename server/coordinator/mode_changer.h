@@ -1,8 +1,8 @@
 // ModeChanger: what the coordinator knows of the job's phases: which are
 // planned, which change is wanted or under way, and how far each worker has
-// come with it (docs/protocol-mode-change.md). And when the job ends, if a user
-// ends it early: that is a change to nothing. And which gradients a checkpoint
-// has (wire::Cut): that is a change after which the mode is as before.
+// come with it (docs/protocols/mode-change.md). And when the job ends, if a
+// user ends it early: that is a change to nothing. And which gradients a
+// checkpoint has (wire::Cut): a change after which the mode is as before.
 //
 // A change is wanted (perhaps until moves of shards are done), then open (the
 // view has `change`, workers promise where they stop), then it has a clock (the

@@ -1,7 +1,7 @@
 // HandOvers: what other shard threads send to this one, and what makes a shard
 // change hands: feeds of shards that come here or are followed here, and
-// replies to what this thread feeds. docs/protocol-hand-over.md,
-// docs/protocol-replicas.md.
+// replies to what this thread feeds. docs/protocols/hand-over.md,
+// docs/protocols/replicas.md.
 //
 // Deterministic state machine. Thread-compatible.
 #pragma once

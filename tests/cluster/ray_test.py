@@ -304,7 +304,7 @@ def test_launch_carries_a_function_to_the_nodes_and_its_results_back(tmp_path, n
 def test_commands_of_the_page_run(tmp_path, nodes):
     nodes.fill()
     (tmp_path / "examples").symlink_to(SOURCE / "examples")
-    page = (SOURCE / "docs" / "clusters.md").read_text()
+    page = (SOURCE / "docs/manual/clusters.md").read_text()
     commands = re.findall(r"^slackline (?:run|doctor) examples/.* --on ray.*$", page, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

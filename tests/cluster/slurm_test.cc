@@ -188,13 +188,14 @@ TEST_F(SlurmTest, OutsideOfAnAllocationTheJobIsSubmittedAndFollowed) {
   slurm_.reset();
 }
 
-// Those of docs/clusters.md. The last one is left to Slurm, which is told to
-// end it.
+// Those of docs/manual/clusters.md. The last one is left to Slurm, which is
+// told to end it.
 TEST_F(SlurmTest, CommandsOfThePageRun) {
   int commands = 0;
-  for (const absl::string_view line : absl::StrSplit(
-           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
-           '\n')) {
+  for (const absl::string_view line :
+       absl::StrSplit(ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR,
+                                            "/docs/manual/clusters.md")),
+                      '\n')) {
     if (!absl::StartsWith(line, "slackline run examples/") ||
         !absl::StrContains(line, " --on slurm")) {
       continue;

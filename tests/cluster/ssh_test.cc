@@ -491,8 +491,8 @@ TEST_F(SshTest, TheDoctorLooksAtEachHost) {
 TEST_F(SshTest, CommandsOfThePagesRun) {
   int commands = 0;
   for (const char* const page : {"clusters", "doctor"}) {
-    const std::string text =
-        ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page, ".md"));
+    const std::string text = ReadText(
+        absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/manual/", page, ".md"));
     for (absl::string_view line : absl::StrSplit(text, '\n')) {
       line = absl::StripTrailingAsciiWhitespace(line.substr(0, line.find('#')));
       if (!absl::StartsWith(line, "slackline ") ||

@@ -584,7 +584,7 @@ TEST_F(Checkpoints, WhereNoneCanBeWrittenTrainingGoesOn) {
   }
 }
 
-// Of docs/checkpoints.md, as they stand there.
+// Of docs/manual/checkpoints.md, as they stand there.
 TEST_F(Checkpoints, CommandsOfThePageWork) {
   EXPECT_GE(RunCommandsOfPage("checkpoints.md"), 5);
 }

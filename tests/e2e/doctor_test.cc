@@ -288,8 +288,9 @@ TEST_F(DoctorTest, NamesFoldersDataVersionsAndPorts) {
     shown.push_back(std::regex_replace(named, std::regex("run-[0-9a-f]{8}"),
                                        "run-06ccabd3"));
   }
-  EXPECT_THAT(ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/doctor.md")),
-              HasSubstr(absl::StrJoin(shown, "\n")))
+  EXPECT_THAT(
+      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/manual/doctor.md")),
+      HasSubstr(absl::StrJoin(shown, "\n")))
       << absl::StrJoin(shown, "\n");
 }
 

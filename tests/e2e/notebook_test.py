@@ -1,4 +1,4 @@
-"""docs/run.ipynb draws a real run, and docs/records.md reads it with pandas in one line.
+"""docs/manual/run.ipynb draws a real run, and docs/manual/records.md reads it with pandas in one line.
 
 Usage: notebook_test.py FOLDER_OF_PROGRAMS [unittest's arguments]
 """
@@ -15,7 +15,7 @@ import unittest
 import small_job
 
 BIN = pathlib.Path(sys.argv.pop(1))
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/manual"
 for module in ("matplotlib", "pandas"):
     if importlib.util.find_spec(module) is None:
         # Said aloud; CMake counts it as skipped where the module was missing before.
@@ -48,7 +48,7 @@ class NotebookTest(unittest.TestCase):
         names = {}
         for cell in cells:
             self.assertEqual(cell["outputs"], [], "strip the outputs")
-            exec(compile("".join(cell["source"]), "docs/run.ipynb", "exec"), names)
+            exec(compile("".join(cell["source"]), "docs/manual/run.ipynb", "exec"), names)
         pyplot.close("all")
         bins = {name: len(names["summary"][f"{name}_histogram"]) for name in ("missed_clocks", "lead")}
         expected = [

@@ -211,7 +211,7 @@ TEST_F(OwnProgram, ExperimentsTakeItAndReplaysDoNot) {
   EXPECT_THAT(worker->Output(), HasSubstr("slackline_worker cannot stand in"));
 }
 
-// Of docs/own-models.md, as they stand there.
+// Of docs/manual/own-models.md, as they stand there.
 TEST_F(OwnProgram, CommandsOfThePageWork) {
   EXPECT_EQ(RunCommandsOfPage("own-models.md"), 3);
 }

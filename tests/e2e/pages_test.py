@@ -3,7 +3,7 @@
 Its program and its files are there, and its flags are in the program's help.
 What can be checked without running it is: `compare` and `ablate` with
 --dry-run, `run` too. The messages of troubleshooting.md are in the sources. Some pages' commands are run as they stand by other tests
-(JobTest::RunCommandsOfPage).
+(JobTest::RunCommandsOfPage). Links between pages lead to a file and a heading, and so do the paths below docs/ that sources name.
 
 Usage: pages_test.py FOLDER_OF_PROGRAMS [unittest's arguments]
 """
@@ -20,7 +20,8 @@ import unittest
 
 BIN = pathlib.Path(sys.argv.pop(1))
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+FOLDERS = ("manual", "protocols", "results")
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 
 # What users have, and this checkout has not.
 PLACEHOLDERS = re.compile(r"\b(job\.textproto|modes\.textproto|runs/|recorded|start$|DATA|DIR|FOLDER|VENV|PREFIX|NAME|OUT)")
@@ -63,6 +64,28 @@ def path_of(program: str) -> str | None:
     if program.startswith(("tools/", "benchmarks/")):
         return str(SOURCE / program)
     return None
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@functools.lru_cache(maxsize=None)
+def anchors_of(page: pathlib.Path) -> frozenset[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    anchors = set()
+    for heading in re.findall(r"^#+ +(.*)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        anchors.add(next(name for name in (anchor, *(f"{anchor}-{n}" for n in range(1, 100))) if name not in anchors))
+    return frozenset(anchors)
+
+
+def texts_with_paths() -> list[pathlib.Path]:
+    """Every file of ours that may name a page: pages, sources, examples, scripts."""
+    parts = ("benchmarks", "cmake", "common", "docs", "examples", "job", "proto", "python", "server", "tests", "tools", "worker")
+    files = [path for part in parts for path in (SOURCE / part).rglob("*") if path.is_file()]
+    suffixes = (".cc", ".cmake", ".cu", ".h", ".ipynb", ".md", ".proto", ".py", ".sh", ".textproto", ".txt", ".yml")
+    return [path for path in files if path.suffix in suffixes] + [SOURCE / "CHANGELOG.md", *PAGES[:2]]
 
 
 class PagesTest(unittest.TestCase):
@@ -139,7 +162,10 @@ class PagesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_pages(self) -> None:
-        self.assertGreaterEqual(len(PAGES), 25)
+        # Each folder has its pages, and no page is beside the folders but the index and the architecture.
+        for folder in FOLDERS:
+            self.assertGreaterEqual(len([page for page in PAGES if page.parent == SOURCE / "docs" / folder]), 5, folder)
+        self.assertEqual([page.name for page in PAGES if page.parent == SOURCE / "docs"], ["ARCHITECTURE.md", "README.md"])
         total = 0
         for page in PAGES:
             commands = commands_of(page.read_text(encoding="utf-8"))
@@ -148,6 +174,53 @@ class PagesTest(unittest.TestCase):
                 with self.subTest(page=page.name, command=command):
                     self.check(command)
         self.assertGreaterEqual(total, 100)
+
+    def test_links(self) -> None:
+        total = 0
+        for page in (path for path in texts_with_paths() if path.suffix == ".md"):
+            for target in re.findall(r"\]\(([^()\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                total += 1
+                path, _, anchor = target.partition("#")
+                file = (page.parent / path).resolve() if path else page
+                with self.subTest(page=page.name, link=target):
+                    self.assertTrue(file.exists(), f"{file} is not there")
+                    if anchor:
+                        self.assertIn(anchor, anchors_of(file))
+        self.assertGreaterEqual(total, 400)
+
+    def test_index(self) -> None:
+        """docs/README.md leads to every page."""
+        index = SOURCE / "docs/README.md"
+        linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^()#\s]+)", index.read_text(encoding="utf-8"))}
+        for page in PAGES:
+            if page != index:
+                with self.subTest(page=page.name):
+                    self.assertTrue(page in linked, f"{page.relative_to(SOURCE)} is not in docs/README.md")
+
+    def test_paths(self) -> None:
+        """The pages that comments, errors and --help name are there, with their headings."""
+        total = 0
+        for file in texts_with_paths():
+            # A path of ours stands alone: what follows a slash belongs to an address.
+            named = re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|ipynb|svg|png)(?:#[\w-]+)?", file.read_text(encoding="utf-8"))
+            total += len(named)
+            for path, _, anchor in (name.partition("#") for name in named):
+                with self.subTest(file=str(file.relative_to(SOURCE)), path=path):
+                    self.assertTrue((SOURCE / path).exists(), f"{path} is not there")
+                    if anchor:
+                        self.assertIn(anchor, anchors_of(SOURCE / path))
+        self.assertGreaterEqual(total, 100)
+
+    def test_map(self) -> None:
+        """The map of the sources names files and folders that are there."""
+        named = re.findall(r"`([a-z_]+/[\w./-]*)`", (SOURCE / "docs/manual/map.md").read_text(encoding="utf-8"))
+        self.assertGreaterEqual(len(named), 80)
+        for path in named:
+            with self.subTest(path=path):
+                # Files of the package for Python are named from its folder.
+                self.assertTrue((SOURCE / path).exists() or (SOURCE / "python/slackline" / path).exists(), f"{path} is not there")
 
     def test_help(self) -> None:
         top = help_of(str(BIN / "slackline"))
@@ -172,7 +245,7 @@ class PagesTest(unittest.TestCase):
             for path in sorted((SOURCE / part).rglob("*"))
             if path.suffix in (".cc", ".h", ".py") and "tests" not in path.parts
         )
-        page = (SOURCE / "docs/troubleshooting.md").read_text(encoding="utf-8")
+        page = (SOURCE / "docs/manual/troubleshooting.md").read_text(encoding="utf-8")
         messages = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
         self.assertEqual(len(messages), page.count("\n### "))
         self.assertGreaterEqual(len(messages), 20)

@@ -74,10 +74,10 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
   EXPECT_EQ(summary["steps"], 60000 / 256);
 }
 
-// Of docs/sampling.md, as it stands there.
+// Of docs/manual/sampling.md, as it stands there.
 TEST_F(RealData, TheCommandOfThePageOnSamplingTrainsOnEveryExample) {
   std::vector<std::string> words =
-      CommandOf("docs/sampling.md", "build/release/bin/slackline run ");
+      CommandOf("docs/manual/sampling.md", "build/release/bin/slackline run ");
   ASSERT_FALSE(words.empty());
   const std::string example = words.front();
   words.erase(words.begin());

@@ -1,4 +1,4 @@
-"""What runs leave is what docs/records.md says, field by field, in both directions.
+"""What runs leave is what docs/manual/records.md says, field by field, in both directions.
 
 Method: a job that changes its mode, has a shard moved, takes checkpoints and has
 copies and two trackers, one of which fails; one that diverges; and an experiment with a search. Whoever
@@ -19,7 +19,7 @@ import unittest
 import small_job
 
 BIN = pathlib.Path(sys.argv.pop(1))
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/records.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/manual/records.md"
 
 
 def documented():

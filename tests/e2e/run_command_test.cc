@@ -163,8 +163,8 @@ TEST_F(RunCommand, StatusShowsTheMembersOfARunningJob) {
   EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
 }
 
-// Of docs/commands.md: each with --json, on a job that runs and on one that has
-// ended.
+// Of docs/manual/commands.md: each with --json, on a job that runs and on one
+// that has ended.
 TEST_F(RunCommand, EveryCommandPrintsJson) {
   const std::unique_ptr<Process> run =
       StartRun("run", Write("job.textproto", SmallJob()),

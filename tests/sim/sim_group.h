@@ -2,8 +2,8 @@
 // goes wrong in them. A group does one operation after the other (connecting is
 // the first); one that all members have begun ends for each at its own time,
 // well or not. Whoever goes breaks it for the others, who notice sooner or
-// later. With lanes (docs/lanes.md) servers sum, too: then no operation gets on
-// without them.
+// later. With lanes (docs/manual/lanes.md) servers sum, too: then no operation
+// gets on without them.
 #pragma once
 
 #include <cstdint>

@@ -229,7 +229,7 @@ int64_t JobTest::EndEarly(const std::string& name, Process* run) {
 
 int JobTest::RunCommandsOfPage(const std::string& page) {
   const std::string text =
-      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page));
+      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/manual/", page));
   int commands = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, "slackline ")) continue;

@@ -90,9 +90,9 @@ class JobTest : public ::testing::Test {
   // them.
   int64_t EndEarly(const std::string& name, Process* run);
 
-  // Runs the commands of a page of docs/ that begin with `slackline `, in the
-  // test's folder, with examples/ beside it; each must end well. How many there
-  // are.
+  // Runs the commands of a page of docs/manual/ that begin with `slackline `,
+  // in the test's folder, with examples/ beside it; each must end well. How
+  // many there are.
   int RunCommandsOfPage(const std::string& page);
 
   // None of the processes that mention the test's folder may be left shortly

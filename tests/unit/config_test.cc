@@ -2150,7 +2150,8 @@ TEST(ConfigFileTest, EveryExampleLoads) {
 }
 
 TEST(ConfigFileTest, EveryDataBlockOfTheDocumentsLoads) {
-  std::ifstream page(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/training.md"));
+  std::ifstream page(
+      absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/manual/training.md"));
   std::string block;
   int depth = 0;
   int blocks = 0;

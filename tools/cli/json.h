@@ -1,4 +1,4 @@
-// What the subcommands print with --json: docs/commands.md.
+// What the subcommands print with --json: docs/manual/commands.md.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

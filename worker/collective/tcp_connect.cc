@@ -36,8 +36,8 @@ namespace {
 // unless so many come during it.
 constexpr size_t kCandidatesMax = 64;
 
-// Bytes of text in one record: of the ring, by measurement (docs/security.md);
-// and of a stream that carries a goodbye only.
+// Bytes of text in one record: of the ring, by measurement
+// (docs/results/encryption.md); and of a stream that carries a goodbye only.
 constexpr size_t kRingRecordBytes = size_t{32} << 10;
 constexpr size_t kWatchRecordBytes = PeerWatch::kGoodbyeBytes;
 

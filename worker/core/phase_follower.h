@@ -1,6 +1,6 @@
 // PhaseFollower: what a worker does next, between two steps: step, change from
 // servers to all-reduce or back, connect, wait, or finish. The worker's side of
-// docs/protocol-mode-change.md.
+// docs/protocols/mode-change.md.
 //
 // Deterministic state machine without I/O. Thread-compatible.
 #pragma once

@@ -9,7 +9,8 @@ absl::Status CheckCudaModelDevice(int gpu) {
       "worker device CUDA, gpu ", gpu,
       ": this program was built without GPU code, because the CUDA Toolkit or "
       "a LibTorch with CUDA was missing; build it with "
-      "tools/build_with_pytorch.sh (see docs/gpu.md), or use device: CPU"));
+      "tools/build_with_pytorch.sh (see docs/manual/gpu.md), or use "
+      "device: CPU"));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> CreateCudaModel(

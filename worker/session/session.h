@@ -280,9 +280,9 @@ class Session {
   // The same, and the job ends, whether or not it could do without this worker.
   void StopJob(const absl::Status& why, const std::string& traceback = "");
   // The process will have to end soon: asks for a checkpoint, after which the
-  // job ends (docs/checkpoints.md), and goes on until then. As Interrupt()
-  // before the job is joined for the first time, and if its coordinator is not
-  // heard.
+  // job ends (docs/manual/checkpoints.md), and goes on until then. As
+  // Interrupt() before the job is joined for the first time, and if its
+  // coordinator is not heard.
   void Suspend(const std::string& reason);
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);

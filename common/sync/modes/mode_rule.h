@@ -2,7 +2,7 @@
 // project asks which mode it is, but for those who choose one.
 //
 // To add a mode: its message in proto/mode.proto and its block in the config, a
-// file here, a line in AllRules(), its row in docs/modes.md, its case in
+// file here, a line in AllRules(), its row in docs/manual/modes.md, its case in
 // mode_test.
 #pragma once
 

@@ -12,7 +12,7 @@ from slackline._job import Job
 from slackline._loop import worlds
 from slackline._start import torchrun
 
-# As `slackline run` sets them (docs/own-models.md).
+# As `slackline run` sets them (docs/manual/own-models.md).
 _CLUSTER, _INDEX, _OUT, _DATA_DIR, _KEY = (
     "SLACKLINE_CLUSTER",
     "SLACKLINE_INDEX",

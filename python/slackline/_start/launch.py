@@ -56,11 +56,11 @@ def launch(
         out: folder of the run; default: one that is gone after the call.
         data_dir: for ``Job.data_dir``.
         on: "ray", "ray://HOST:PORT", "ssh" or "slurm", as ``slackline run --on``: the processes are
-            started there (docs/clusters.md); default: here. On the hosts this Python has to be where it is
-            here, with Slackline. The function and its arguments go there with the job, so they have to be
+            started there (docs/manual/clusters.md); default: here. On the hosts this Python has to be where
+            it is here, with Slackline. The function and its arguments go there with the job, so they have to be
             small (256 KiB). With "ray" the cluster is that of ``ray.init()``, if that was called here.
         nodes: of Ray or Slurm.
-        insecure: the job does without a key, on a network that you trust (docs/security.md).
+        insecure: the job does without a key, on a network that you trust (docs/manual/security.md).
 
     Returns what the function returned, by rank; None for a worker that was lost.
     Raises JobError if the job fails (JobSuspended if it can go on from a checkpoint), ValueError for a function that cannot be carried

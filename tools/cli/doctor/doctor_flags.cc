@@ -19,9 +19,10 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
       "doctor",
       "Looks whether the hosts of a job are fit for it, before it is started: "
       "names and addresses, ports, the network between each two of them, "
-      "clocks, limits, memory, folders, versions and data (docs/doctor.md). "
-      "Each problem is a line, with the host and what mends it. Takes the "
-      "command line of the slackline run that is to follow.\n"
+      "clocks, limits, memory, folders, versions and data "
+      "(docs/manual/doctor.md). Each problem is a line, with the host and what "
+      "mends it. Takes the command line of the slackline run that is to "
+      "follow.\n"
       "Exit code: 1 if the job would fail, else 0.");
   command
       ->add_option("CONFIG", run.config_path,
@@ -43,8 +44,9 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
     option->group("");
   }
   command->add_flag("--verbose", asked->all, "Also what is fine");
-  command->add_flag("--json", asked->json,
-                    "The report as JSON, with what is fine (docs/commands.md)");
+  command->add_flag(
+      "--json", asked->json,
+      "The report as JSON, with what is fine (docs/manual/commands.md)");
   command->footer(
       "Examples:\n"
       "  slackline doctor examples/mnist_mlp.textproto\n"

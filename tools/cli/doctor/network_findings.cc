@@ -17,7 +17,7 @@ using doctor::Connection;
 // Hosts of one cluster answer within a millisecond; from here on each step in
 // which workers wait for servers is noticeably longer.
 constexpr int64_t kRoundTripSlowUs = 20'000;
-// 100 Mbit/s and less: docs/compression.md.
+// 100 Mbit/s and less: docs/results/compression.md.
 constexpr double kBytesPerSecondSlow = 12.5e6;
 
 class Network {

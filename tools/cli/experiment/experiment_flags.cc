@@ -126,7 +126,7 @@ void AddCompare(const Invocation& invocation, CLI::App* app, int* exit_code) {
                    kWorkerCommandHelp));
   command
       ->add_option("EXPERIMENT", flags->file,
-                   "The experiment, a text file (docs/experiments.md)")
+                   "The experiment, a text file (docs/manual/experiments.md)")
       ->required();
   AddGridFlags(command, &flags->grid, &flags->seeds);
   command->footer(

@@ -1,5 +1,5 @@
 // The folder of an experiment: what is in it already, and what is written
-// (docs/experiments.md).
+// (docs/manual/experiments.md).
 //
 //   experiment.textproto, base.textproto   the experiment, complete
 //   experiment.json                        the same and the state of its runs,

@@ -18,8 +18,8 @@ namespace slackline {
 
 // What --to and --track say.
 inline constexpr char kTrackersHelp[] =
-    "mlflow, wandb or tensorboard, with :PLACE or without (docs/tracking.md); "
-    "may be repeated";
+    "mlflow, wandb or tensorboard, with :PLACE or without "
+    "(docs/manual/tracking.md); may be repeated";
 
 struct TrackOptions {
   std::string folder;           // Of the run or the experiment.

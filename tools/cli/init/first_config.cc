@@ -104,11 +104,11 @@ std::string Processes(const FirstJob& job) {
 std::string Engine(const FirstJob& job) {
   if (job.engine == "here") {
     return "\n# All on this machine. For several: `slackline init --on ssh "
-           "--hosts n1:4,n2:4`,\n# or docs/clusters.md.\n";
+           "--hosts n1:4,n2:4`,\n# or docs/manual/clusters.md.\n";
   }
   return absl::StrCat(
       "\n# How processes are started there; needs no "
-      "flag then. Fields: docs/clusters.md.\nlaunch { ",
+      "flag then. Fields: docs/manual/clusters.md.\nlaunch { ",
       job.engine, " {} }\n");
 }
 
@@ -177,7 +177,8 @@ absl::StatusOr<std::string> FirstConfig(const FirstJob& job) {
       "3 "
       "}: three\n# steps; asp: as they like; allreduce: no servers in the "
       "steps. "
-      "--mode changes it\n# for one run. docs/which-mode.md helps to choose.\n"
+      "--mode changes it\n# for one run. docs/manual/which-mode.md helps to "
+      "choose.\n"
       "sync { ",
       mode.sync().ShortDebugString(), " }\n", Safety(job));
 }

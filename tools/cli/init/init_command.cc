@@ -137,7 +137,7 @@ absl::Status Init(InitFlags flags, bool any_flag) {
     absl::StrAppend(
         &next,
         "\nThe program joins by `job = slackline.join()`, and gives "
-        "it model, optimizer and data: docs/python.md.");
+        "it model, optimizer and data: docs/manual/python.md.");
   }
   Say(next);
   if (const std::string warning = ProgramWarning(flags.job.program);

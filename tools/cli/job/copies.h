@@ -1,5 +1,5 @@
 // How many copies the shards of a running job have, of those that they are to
-// have (docs/replicas.md).
+// have (docs/manual/replicas.md).
 #pragma once
 
 #include <cstdint>

@@ -102,7 +102,8 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "Records what all workers, servers and the coordinator of a running job "
       "do in the next seconds, and writes it into one file for "
       "https://ui.perfetto.dev: phases of steps, messages from their sending "
-      "to their answer, and what the coordinator does (docs/watching.md).");
+      "to their answer, and what the coordinator does "
+      "(docs/manual/watching.md).");
   AddJobFlags(trace_command, &trace->job);
   AddTimelineSeconds(trace_command, "--seconds", &trace->time,
                      "How long; default: 10");
@@ -153,7 +154,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "Has a running job take a checkpoint while it goes on, and waits until "
       "it "
       "is on the disk: `slackline run --resume` goes on from it "
-      "(docs/checkpoints.md).");
+      "(docs/manual/checkpoints.md).");
   AddJobFlags(checkpoint_command, &checkpoint->job);
   checkpoint_command
       ->add_option_function<int64_t>(

@@ -1,4 +1,4 @@
-// The modes of a running job, for people: docs/modes.md.
+// The modes of a running job, for people: docs/manual/modes.md.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,7 +24,7 @@ std::string ModeChangeText(const run::ModeRecord& record);
 // A line for each change that is done, at most the last `max`. Empty without.
 std::string ModeChangesTable(const wire::StatusReply& status, int max);
 
-// For programs: docs/commands.md.
+// For programs: docs/manual/commands.md.
 nlohmann::ordered_json ModesJson(const wire::StatusReply& status);
 
 // All phases, the change that is open, what the policy says, and the changes

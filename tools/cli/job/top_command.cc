@@ -83,7 +83,7 @@ absl::Status Watch(const TopOptions& options) {
       slackline::Say(
           absl::StrCat("job ", job.config().job(),
                        ": no coordinator answers; another one may go on "
-                       "with the job (docs/coordinator.md)"));
+                       "with the job (docs/manual/coordinator.md)"));
     } else if (options.json) {
       PrintJsonLine(StatusJson(job.status(), configured));
     } else {

@@ -18,7 +18,7 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
   keys->footer(
       "A job of one machine, and what `slackline run` starts on others, needs "
       "none of this: the key is\nmade when it is needed, in "
-      "~/.config/slackline/key. docs/security.md");
+      "~/.config/slackline/key. docs/manual/security.md");
 
   const auto init = std::make_shared<InitKeyOptions>();
   CLI::App* const init_command = keys->add_subcommand(
@@ -50,7 +50,7 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
                    "When: as long as it takes until each machine has the file, "
                    "and a few seconds more, since clocks differ")
       ->default_str(rotate->in);
-  rotate_command->footer("docs/security.md");
+  rotate_command->footer("docs/manual/security.md");
   rotate_command->callback([=] {
     const absl::StatusOr<std::string> said = RotateKey(*rotate);
     if (said.ok()) PrintResult(*said);

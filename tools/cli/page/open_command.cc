@@ -191,10 +191,10 @@ std::vector<Json> PointsOfRun(const std::string& config, double until) {
 
 absl::Status Serve(const OpenOptions& options) {
   if (HasEnded(options.job.config)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the run in ", options.job.config,
-        " has ended; `slackline status` shows how, and docs/run.ipynb draws "
-        "what it has left"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run in ", options.job.config,
+                     " has ended; `slackline status` shows how, and "
+                     "docs/manual/run.ipynb draws what it has left"));
   }
   // Before the connection, whose threads must not take the signals.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,

@@ -42,7 +42,7 @@ std::string ByHandText(const RunOptions& options,
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
       " not this machine; `slackline run --on ssh` starts processes there, too "
-      "(docs/clusters.md); by hand, ",
+      "(docs/manual/clusters.md); by hand, ",
       is_placed ? absl::StrCat("write the config with its hosts (the same "
                                "command with --dry-run > ",
                                kPlacedFile, ") and ")

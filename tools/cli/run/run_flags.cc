@@ -176,7 +176,7 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
       "run's "
       "folder or of a folder of checkpoints. CONFIG may have other numbers of "
       "servers, threads and workers, another mode and another length "
-      "(docs/checkpoints.md)");
+      "(docs/manual/checkpoints.md)");
   command
       ->add_flag("--best", run->best,
                  "Goes on from the best checkpoint there, not the newest: of a "
@@ -200,7 +200,7 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
                    "How often each server that dies while the job runs is "
                    "started again, the one with the coordinator included; "
                    "default: 3 if the config has replicas, else 0 "
-                   "(docs/replicas.md, docs/coordinator.md)")
+                   "(docs/manual/replicas.md, docs/manual/coordinator.md)")
       ->check(CLI::Range(0, 1000));
   command->add_flag_callback(
       "--no-memory-check", [run] { run->check_memory = false; },
@@ -219,7 +219,7 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
                  "Records what all processes do in the first 10 seconds of "
                  "steps, or with --timeline=SECONDS in so many, into a file "
                  "for https://ui.perfetto.dev in the folder of the run; later: "
-                 "slackline trace (docs/watching.md)")
+                 "slackline trace (docs/manual/watching.md)")
       ->check(CLI::Range(absl::ToDoubleSeconds(kTimelineMin),
                          absl::ToDoubleSeconds(kTimelineMax)));
   command->add_option(
@@ -239,7 +239,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "run",
       "Runs a whole job: starts its servers and workers, shows its progress, "
       "prints its results. On this machine, or with --on on others "
-      "(docs/clusters.md).\n"
+      "(docs/manual/clusters.md).\n"
       "Ctrl-C ends the job early, with its model; a second one stops it at "
       "once, without; a third kills it. SIGTERM stops it at once, too, unless "
       "the "
@@ -253,7 +253,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "What stands after -- is the program of all workers, with its arguments, "
       "in place of worker.command and of slackline_worker. It is started once "
       "for each worker, and finds its place in the environment variables "
-      "SLACKLINE_CLUSTER, _INDEX, _OUT and _DATA_DIR (docs/own-models.md).");
+      "SLACKLINE_CLUSTER, _INDEX, _OUT and _DATA_DIR "
+      "(docs/manual/own-models.md).");
   run_command
       ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
       ->required();

@@ -184,7 +184,7 @@ def waiting_shares(run: load.Run) -> dict[int, float]:
     return shares
 
 
-# As docs/modes.md defines them: of each, its words, its unit, and what it means.
+# As docs/manual/modes.md defines them: of each, its words, its unit, and what it means.
 STALENESS = {
     "missed_clocks": (
         "missed clocks",

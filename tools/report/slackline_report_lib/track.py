@@ -33,7 +33,7 @@ accuracy, throughput, staleness and waiting. Of a run that goes on it follows th
 files until that has ended; Ctrl-C ends the following, a second one at once. Of an experiment, the folder of
 `slackline compare` or `ablate`, it sends every run as a child of one for the whole.
 
-TO is one of these; docs/tracking.md says where each keeps what:
+TO is one of these; docs/manual/tracking.md says where each keeps what:
 
   mlflow[:PLACE]       a folder, or the address of a server
   wandb[:FOLDER]       with a folder offline, for `wandb sync` later
