@@ -28,6 +28,8 @@
 
 namespace slackline {
 
+struct ShmConnection;
+
 class ShmTransport : public Transport {
  public:
   struct Options {
@@ -55,18 +57,17 @@ class ShmTransport : public Transport {
   std::shared_ptr<PayloadMemory> memory() override;
 
   // For the channels and listeners of this transport.
-  struct Connection;
   // Made when it is needed first.
   absl::StatusOr<std::shared_ptr<ShmArena>> Arena();
   // A connection that has ended, whose memory the other end may still read.
-  void Bury(std::unique_ptr<Connection> connection);
+  void Bury(std::unique_ptr<ShmConnection> connection);
 
  private:
   Transport& others_;
   const Options options_;
   Mutex mutex_;
   std::shared_ptr<ShmArena> arena_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Connection>> buried_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ShmConnection>> buried_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace slackline

@@ -14,6 +14,7 @@
 #include "common/keys/authority.h"
 #include "common/metrics/refusals.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -153,7 +154,7 @@ absl::Status ZmqListener::FollowKeys() {
     return absl::OkStatus();
   const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
   generation_ = held->generation;
-  followed_at_ = MonotonicNow();
+  followed_at_ = TimeSource().Now();
   tcp_peers_.ExpectSilentEnds(followed_at_);
   // Nothing is sent any more to who has shown an old key only.
   for (auto* const routes : {&routes_, &older_routes_}) {
@@ -174,13 +175,13 @@ absl::Status ZmqListener::FollowKeys() {
 
 absl::Status ZmqListener::BindAgain(const std::string& endpoint) {
   // ZeroMQ gives the place up in another thread.
-  const absl::Time end = MonotonicNow() + kBindAgainMax;
+  const absl::Time end = TimeSource().Now() + kBindAgainMax;
   while (true) {
     try {
       socket_.raw().bind(endpoint);
       return absl::OkStatus();
     } catch (const zmq::error_t& error) {
-      if (error.num() != EADDRINUSE || MonotonicNow() > end) {
+      if (error.num() != EADDRINUSE || TimeSource().Now() > end) {
         return CallFailed(absl::StrCat("bind to ", endpoint, " with new keys"),
                           BindHint(error.num()), error);
       }
@@ -195,7 +196,7 @@ absl::StatusOr<absl::Duration> ZmqListener::WaitMax() {
   SL_ASSIGN_OR_RETURN(absl::Duration may_wait, socket_.WaitMax());
   if (keys_ != nullptr) may_wait = std::min(may_wait, NextLookAt(*keys_));
   if (tcp_peers_.empty()) return may_wait;
-  const absl::Time now = MonotonicNow();
+  const absl::Time now = TimeSource().Now();
   tcp_peers_.Look(now);
   return std::min(may_wait, tcp_peers_.NextLook() - now);
 }
@@ -334,7 +335,7 @@ absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
         return incoming;
       }
       // Nor is it a refusal for a while that he is late.
-      if (!told && MonotonicNow() - followed_at_ < kLateMax) continue;
+      if (!told && TimeSource().Now() - followed_at_ < kLateMax) continue;
       counts_.refused.set_not_allowed(counts_.refused.not_allowed() + 1);
       counts_.last_refused =
           absl::StrCat(incoming.from.ToString(), ": ", refused);

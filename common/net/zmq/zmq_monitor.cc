@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -61,7 +62,7 @@ absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
     SL_ASSIGN_OR_RETURN(const std::optional<MonitorEvent> event,
                         ReceiveEvent(socket_));
     if (!event.has_value()) return state;
-    const absl::Time now = MonotonicNow();
+    const absl::Time now = TimeSource().Now();
     switch (event->kind) {
       case ZMQ_EVENT_CONNECTED:
         state = LinkState::kConnected;

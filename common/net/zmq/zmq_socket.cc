@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "common/net/payload_frames.h"
 #include "common/payload.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 
@@ -119,11 +119,6 @@ absl::Duration NextLookAt(const LiveKeys& keys) {
   if (next == absl::InfiniteFuture()) return kLookAtKeysEvery;
   return std::clamp(next - absl::Now(), absl::Milliseconds(1),
                     kLookAtKeysEvery);
-}
-
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() +
-         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 int WholeMilliseconds(absl::Duration duration) {

@@ -40,7 +40,6 @@ void TakeIpv6(const std::string& endpoint, zmq::socket_t* socket);
 
 // How long a thread may wait that has to see when its keys are exchanged.
 absl::Duration NextLookAt(const LiveKeys& keys);
-absl::Time MonotonicNow();
 int WholeMilliseconds(absl::Duration duration);
 
 class PayloadTag;
