@@ -6,6 +6,8 @@
 #include "common/status.h"
 #include "proto/doctor.pb.h"
 #include "tools/cli/doctor/diagnosis.h"
+#include "tools/cli/doctor/replies.h"
+#include "tools/cli/doctor/report_text.h"
 
 namespace slackline {
 namespace {

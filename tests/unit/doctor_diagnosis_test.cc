@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cli/doctor/diagnosis.h"
+#include "tools/cli/doctor/replies.h"
+#include "tools/cli/doctor/report_text.h"
 
 namespace slackline::doctor_diagnosis_test {
 

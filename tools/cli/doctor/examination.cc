@@ -10,6 +10,8 @@
 #include "common/time/time_source.h"
 #include "tools/cli/doctor/diagnosis.h"
 #include "tools/cli/doctor/doors.h"
+#include "tools/cli/doctor/replies.h"
+#include "tools/cli/doctor/report_text.h"
 
 namespace slackline {
 namespace {

@@ -15,7 +15,7 @@
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
-#include "tools/cli/doctor/diagnosis.h"
+#include "tools/cli/doctor/copy_lines.h"
 #include "tools/cli/doctor/examination.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/doctor/job_needs.h"
