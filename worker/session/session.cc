@@ -433,7 +433,7 @@ absl::Status Session::ReportProgress() {
 }
 
 void Session::Kept(int32_t cut, absl::StatusOr<std::string> state) {
-  if (life_ != nullptr) life_->Kept(cut, std::move(state));
+  if (life_ != nullptr) life_->own_parts.Kept(cut, std::move(state));
 }
 
 void Session::Fail(const absl::Status& why, const std::string& traceback) {

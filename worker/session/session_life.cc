@@ -9,8 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/kept_file.h"
 #include "common/optim/step_options.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -37,13 +35,12 @@ std::optional<Session::Task> Session::Life::Next() {
     concluding = false;
   }
   while (true) {
-    if (keeping.has_value() && !keeping->asked) {
-      keeping->asked = true;
+    if (const std::optional<int32_t> cut = own_parts.Ask(); cut.has_value()) {
       bool last = false;
       loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
         last = core.clock() >= EndOf(core.view()->proto());
       });
-      return Keep{.cut = keeping->cut, .last = last};
+      return Keep{.cut = *cut, .last = last};
     }
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
@@ -519,177 +516,24 @@ absl::Status Session::Life::Perform(const WorkerCore::ReadState& action,
 
 // ---- Checkpoints
 
-absl::StatusOr<std::string> Session::Life::FolderOf(int32_t cut) const {
-  const std::string root = CheckpointRoot(options.config, options.out);
-  if (root.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "worker ", static_cast<int>(options.rank),
-        " has no folder for checkpoints; start it with --out, or name one in "
-        "checkpoint { folder: ... }"));
-  }
-  return PartialFolder(root, loop.view()->proto().run(), cut);
-}
-
-PartWriter& Session::Life::writer() {
-  if (part_writer == nullptr) part_writer = std::make_unique<PartWriter>();
-  return *part_writer;
-}
-
-// The steps go on while the copy is written.
 absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
                                     std::optional<Task>*) {
-  const absl::Time begin = loop.Now();
-  TimelineTrack* const track =
-      session.timeline_->TrackOf(timeline_names::kCheckpoints);
-  const auto tell = [this, cut = action.cut, track,
-                     begin](const absl::StatusOr<checkpoint::Part>& written) {
-    track->Add({.name = timeline_names::kWritePart,
-                .begun = begin,
-                .until = loop.Now(),
-                .number = cut});
-    wire::CutPart part;
-    part.set_cut(cut);
-    if (written.ok()) {
-      *part.mutable_part() = *written;
-    } else {
-      part.set_error(std::string(written.status().message()));
-    }
-    TellPart(part);
-  };
-  const absl::StatusOr<std::string> folder = FolderOf(action.cut);
-  if (!folder.ok()) {
-    tell(folder.status());
-    return absl::OkStatus();
-  }
-  const std::shared_ptr<const View> view = loop.view();
-  std::vector<ShardState> shards;
-  for (int32_t shard = 0; shard < view->shard_count(); ++shard) {
-    const ShardRange& range = view->shard(ShardId{shard});
-    absl::StatusOr<ClientCore::ShardValue> state =
-        replica->Give(*view, ShardId{shard});
-    if (!state.ok()) {
-      tell(state.status());
-      return absl::OkStatus();
-    }
-    shards.push_back({.table = view->table(range.table).name(),
-                      .begin = range.begin,
-                      .end = range.end,
-                      .version = state->version,
-                      .values = std::move(state->values),
-                      .slots = std::move(state->slots)});
-  }
-  spdlog::info(
-      "checkpoint: copied the state of step {}, {:.1f} MB, in {:.1f} ms",
-      action.clock, static_cast<double>(replica->bytes()) / 1e6,
-      absl::ToDoubleMilliseconds(loop.Now() - begin));
-  writer().Write(
-      {.folder = *folder,
-       .file = absl::StrCat("worker-", static_cast<int>(options.rank),
-                            ".safetensors"),
-       .shards = std::move(shards),
-       .done = tell});
+  own_parts.WriteState(action.cut, action.clock, *replica);
   return absl::OkStatus();
 }
 
-// The program is asked when it asks for its next task: until then it may be at
-// the end of the step before.
 absl::Status Session::Life::Perform(const WorkerCore::KeepProgram& action,
                                     std::optional<Task>*) {
-  Keeping of = {.cut = action.cut, .residuals = compressor.Residuals()};
-  if (options.keeps_state) {
-    keeping = std::move(of);
-  } else {
-    WriteOwn(std::move(of), std::nullopt);
-  }
+  own_parts.WriteOwn(action.cut, compressor.Residuals());
   return absl::OkStatus();
-}
-
-void Session::Life::Kept(int32_t cut, absl::StatusOr<std::string> state) {
-  if (!keeping.has_value() || keeping->cut != cut || !keeping->asked) return;
-  Keeping of = *std::move(keeping);
-  keeping.reset();
-  if (!state.ok()) return WriteOwn(std::move(of), state.status());
-  WriteOwn(std::move(of), std::optional<std::string>(*std::move(state)));
-}
-
-void Session::Life::WriteOwn(
-    Keeping of, const absl::StatusOr<std::optional<std::string>>& program) {
-  const auto tell =
-      [this, cut = of.cut](const absl::StatusOr<checkpoint::Kept>& written) {
-        wire::CutPart part;
-        part.set_cut(cut);
-        if (written.ok()) {
-          *part.mutable_kept() = *written;
-        } else {
-          part.set_kept_error(std::string(written.status().message()));
-        }
-        TellPart(part);
-      };
-  const absl::StatusOr<std::string> folder = FolderOf(of.cut);
-  if (!folder.ok()) return tell(folder.status());
-  if (!program.ok()) return tell(program.status());
-  WorkerState state = {.program = *program};
-  for (GradientCompressor::Residual& residual : of.residuals) {
-    const wire::Table& table =
-        parameters.tables()[static_cast<size_t>(residual.table)];
-    state.residuals.push_back({.table = table.name(),
-                               .begin = 0,
-                               .end = TableElements(table),
-                               .values = std::move(residual.floats)});
-  }
-  writer().Write(PartWriter::KeptJob{.folder = *folder,
-                                     .rank = static_cast<int32_t>(options.rank),
-                                     .state = std::move(state),
-                                     .done = tell});
 }
 
 absl::Status Session::Life::BeginWithOwn(std::optional<Task>* task) {
   if (!parts.loop.core.member.join.keeps_state()) return absl::OkStatus();
-  std::string folder;
-  std::string sha256;
-  loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-    folder = core.member().checkpoint();
-    sha256 = core.member().checkpoint_sha256();
-  });
-  if (folder.empty()) return absl::OkStatus();
-  SL_ASSIGN_OR_RETURN(
-      WorkerState found,
-      FindKept(folder, sha256, static_cast<int32_t>(options.rank)));
-  SL_RETURN_IF_ERROR(BeginWithResiduals(found.residuals));
-  if (!options.keeps_state) return absl::OkStatus();
-  if (!found.program.has_value()) {
-    spdlog::info(
-        "checkpoint {} has nothing of the program of worker {}, which begins "
-        "anew beside its parameters",
-        folder, static_cast<int>(options.rank));
-    return absl::OkStatus();
-  }
-  spdlog::info("the program goes on with {} bytes of its own from {}",
-               found.program->size(), folder);
-  *task = Restore{.state = *std::move(found.program)};
+  SL_ASSIGN_OR_RETURN(std::optional<std::string> program,
+                      own_parts.Find(&compressor));
+  if (program.has_value()) *task = Restore{.state = *std::move(program)};
   return absl::OkStatus();
-}
-
-absl::Status Session::Life::BeginWithResiduals(
-    const std::vector<ShardState>& residuals) {
-  std::vector<GradientCompressor::Residual> found;
-  for (const ShardState& residual : residuals) {
-    const auto& tables = parameters.tables();
-    const auto table = absl::c_find_if(tables, [&](const wire::Table& of) {
-      return of.name() == residual.table;
-    });
-    if (table == tables.end()) continue;
-    found.push_back(
-        {.table = TableId{static_cast<int32_t>(table - tables.begin())},
-         .floats = residual.values});
-  }
-  if (!found.empty()) {
-    spdlog::info(
-        "error feedback goes on with what it had kept of the gradients of {} "
-        "tables",
-        found.size());
-  }
-  return compressor.GoOnWith(found);
 }
 
 // ---- The group

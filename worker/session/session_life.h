@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/checkpoint/part_writer.h"
 #include "common/compress/gradient_compressor.h"
 #include "common/config/cluster_config.h"
 #include "common/optim/schedule.h"
@@ -23,6 +22,7 @@
 #include "worker/conditions/pacer.h"
 #include "worker/session/coordinator_store.h"
 #include "worker/session/lanes.h"
+#include "worker/session/own_parts.h"
 #include "worker/session/replica.h"
 #include "worker/session/run_report.h"
 #include "worker/session/session.h"
@@ -58,13 +58,6 @@ struct Session::Life {
     int64_t examples = 0;
   };
 
-  // A checkpoint that waits for the program's state.
-  struct Keeping {
-    int32_t cut = 0;
-    std::vector<GradientCompressor::Residual> residuals;
-    bool asked = false;  // Whether the program has been asked for it.
-  };
-
   Life(Session* owner, std::shared_ptr<WorkerLoop> to_loop)
       : session(*owner),
         options(owner->options_),
@@ -81,7 +74,14 @@ struct Session::Life {
         pacer({.slowdown = parts.self.slowdown,
                .conditions = parts.self.conditions,
                .seed = static_cast<uint64_t>(options.config.train().seed()),
-               .rank = options.rank}) {}
+               .rank = options.rank}),
+        own_parts(
+            {.config = options.config,
+             .out = options.out,
+             .rank = options.rank,
+             .keeps_state = options.keeps_state,
+             .track = owner->timeline_->TrackOf(timeline_names::kCheckpoints)},
+            &loop, &parameters) {}
   ~Life() {
     DropGroup(absl::CancelledError("the worker has ended"));
     if (retired.joinable()) retired.join();
@@ -135,20 +135,6 @@ struct Session::Life {
 
   // The task before the first one of the session, if there is one.
   absl::Status BeginWithOwn(std::optional<Task>* task);
-  absl::Status BeginWithResiduals(const std::vector<ShardState>& residuals);
-  void Kept(int32_t cut, absl::StatusOr<std::string> state);
-  // None: the program keeps nothing.
-  void WriteOwn(Keeping of,
-                const absl::StatusOr<std::optional<std::string>>& program);
-  void TellPart(const wire::CutPart& part) {
-    loop.Tell(
-        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-          core.OnCutPart(part, now, effects);
-        });
-  }
-  // In which the parts of a cut are collected.
-  absl::StatusOr<std::string> FolderOf(int32_t cut) const;
-  PartWriter& writer();
 
   absl::Status CheckTable(int table) const;
   absl::Status BeginStep(Clock clock, bool by_all_reduce,
@@ -190,7 +176,6 @@ struct Session::Life {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
   uint64_t group_number = 0;  // That one's, or the last one's.
-  std::optional<Keeping> keeping;
   // To be performed by Next(): a collective has met it, or the program has
   // something to do before it.
   std::unique_ptr<const WorkerCore::Action> held;
@@ -200,8 +185,7 @@ struct Session::Life {
   int64_t reducing_examples = 0;
   run::Result result;        // Of the final model.
   std::string final_scores;  // For people; ends with a comma if there are any.
-  // Of checkpoints; none yet. Ends first: it tells the loop.
-  std::unique_ptr<PartWriter> part_writer;
+  OwnParts own_parts;        // Ends first: it tells the loop.
 };
 
 }  // namespace slackline
