@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <set>
 
 #include "common/io/state_hash.h"
@@ -21,34 +20,6 @@ std::string OwnerName(const View& view, Owner owner) {
 }
 
 }  // namespace
-
-std::pair<Clock, Clock> ClientCore::PullResult::ShardClocks() const {
-  Clock smallest = std::numeric_limits<Clock>::max();
-  Clock largest = 0;
-  for (const ShardValue& value : shards) {
-    smallest = std::min(smallest, value.shard_clock);
-    largest = std::max(largest, value.shard_clock);
-  }
-  return {smallest, largest};
-}
-
-ClientCore::TableValues ClientCore::PullResult::Of(TableId table) const {
-  TableValues values{.table = table, .pieces = {}};
-  for (const ShardRange& range : view->ShardsOf(table)) {
-    const ShardValue& shard = shards[static_cast<size_t>(range.shard)];
-    values.pieces.push_back({.shard = range.shard,
-                             .version = shard.version,
-                             .values = shard.values});
-    values.parked.Lengthen(shard.parked);
-  }
-  return values;
-}
-
-ClientCore::Parked ClientCore::PullResult::LongestParked() const {
-  Parked longest;
-  for (const ShardValue& shard : shards) longest.Lengthen(shard.parked);
-  return longest;
-}
 
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),

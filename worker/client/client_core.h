@@ -70,101 +70,23 @@
 #include "common/optim/step_options.h"
 #include "common/time/round_trip.h"
 #include "common/view/shard_map.h"
+#include "worker/client/client_effects.h"
+#include "worker/client/client_options.h"
 #include "worker/client/message_size.h"
+#include "worker/client/pull_result.h"
 
 namespace slackline {
 
 class ClientCore {
  public:
-  struct Options {
-    Rank rank{};
-    Incarnation incarnation = 0;
-    uint64_t run = 0;  // Goes into every header; see wire.proto.
-    // Payload bytes of pushes, and of pull answers asked for, in flight to one
-    // shard thread. One message may exceed it when nothing else is in flight.
-    size_t window_bytes = 4 << 20;
-    size_t message_bytes = 256 << 10;  // A message is full at this payload,
-    size_t message_entries = 256;      // and at so many entries.
-    // Through a socket, shards that can go at once share a message of up to
-    // this payload, if the link carries it in that time (MessageSize).
-    size_t socket_message_bytes = 1 << 20;
-    absl::Duration socket_message_time = absl::Milliseconds(1);
-    // Whether messages to the shard thread go through a socket; null: none do.
-    // Asked when the first one goes there.
-    std::function<bool(const View& view, Owner to)> by_socket = nullptr;
-    // Messages of pushes in flight to one shard thread that are not full.
-    int small_messages_max = 8;
-    // A probe asks about the shards of the oldest pushes, at most so many.
-    size_t probe_shards_max = 1024;
-    // Time-out of a probe before round trips are measured, and its smallest
-    // value. It doubles while probes are not answered, up to retry_max, which
-    // also bounds the measured time-out.
-    absl::Duration retry_initial = absl::Milliseconds(250);
-    absl::Duration retry_max = absl::Seconds(4);
-    // After the first RETRY or MOVED; doubles up to retry_max.
-    absl::Duration refused_delay = absl::Milliseconds(2);
-    // How often a parked pull asks whom it waits for; at most retry_max.
-    absl::Duration parked_delay = absl::Seconds(1);
-  };
-  // Between these times a pull waited at a gate for other workers' steps.
-  struct Parked {
-    absl::Time from = absl::InfinitePast();
-    absl::Time until = absl::InfinitePast();
-    // How much of the time from `begin` to `end` it was.
-    absl::Duration Within(absl::Time begin, absl::Time end) const {
-      return std::max(std::min(until, end) - std::max(from, begin),
-                      absl::ZeroDuration());
-    }
-    // Becomes the other one if that is longer.
-    void Lengthen(const Parked& other) {
-      if (other.until - other.from > until - from) *this = other;
-    }
-  };
-  struct ShardValue {
-    Version version = 0;
-    Clock shard_clock = 0;
-    Payload values;
-    std::vector<Payload> slots;  // Of PullState().
-    Parked parked;
-  };
-  // The parameters of one table, in the order of its elements.
-  struct TableValues {
-    struct Piece {
-      ShardId shard{};
-      Version version = 0;
-      Payload values;
-    };
-    TableId table{};
-    std::vector<Piece> pieces;
-    Parked parked = {};  // The longest of a piece.
-  };
-  struct PullResult {
-    uint64_t pull_id = 0;
-    std::vector<ShardValue> shards;    // By shard id.
-    std::shared_ptr<const View> view;  // Whose shards these are.
-    // The smallest and the largest clock of a shard.
-    std::pair<Clock, Clock> ShardClocks() const;
-    TableValues Of(TableId table) const;
-    Parked LongestParked() const;
-  };
-  // All shards of a table have come, of a pull that may be under way.
-  struct Brought {
-    uint64_t pull_id = 0;
-    TableId table{};
-  };
-  struct Send {
-    Owner to;
-    Message message;
-  };
-  struct Effects {
-    std::vector<Send> sends;
-    std::vector<Brought> brought;
-    std::vector<PullResult> pulled;
-    // The servers no longer know this incarnation: join again, with a new core.
-    bool fenced = false;
-    // A server refused something as wrong. The core is unusable from here on.
-    absl::Status failure;
-  };
+  using Options = ClientOptions;
+  using Parked = ParkedTime;
+  using ShardValue = slackline::ShardValue;
+  using TableValues = slackline::TableValues;
+  using PullResult = slackline::PullResult;
+  using Brought = BroughtTable;
+  using Send = ClientSend;
+  using Effects = ClientEffects;
 
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
