@@ -8,63 +8,22 @@
 #include "common/status.h"
 
 namespace slackline {
-namespace {
-
-std::string OwnerName(const View& view, Owner owner) {
-  std::string name =
-      absl::StrCat("server ", owner.server, " thread ", owner.thread);
-  const wire::ServerMember* const server = view.FindServer(owner.server);
-  if (server != nullptr && owner.thread < server->thread_size())
-    absl::StrAppend(&name, " (", server->thread(owner.thread).tcp(), ")");
-  return name;
-}
-
-}  // namespace
-
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
-      view_(std::move(view)),
-      next_seq_(view_->shard_count(), 1),
-      acked_seq_(view_->shard_count(), 0),
-      table_pushed_(view_->proto().table_size(), false) {}
+      routes_(std::move(view)),
+      next_seq_(this->view().shard_count(), 1),
+      acked_seq_(this->view().shard_count(), 0),
+      table_pushed_(this->view().proto().table_size(), false) {}
 
 // ---- Moves and splits -----------------------------------------------------
 
-uint64_t ClientCore::ViewIsAsOf(int32_t shard) const {
-  const wire::Move* const move = view_->FindMove(ShardId{shard});
-  return move == nullptr ? view_->number() : move->id() - 1;
-}
-
 void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
                         Effects* effects) {
-  if (view->number() <= view_->number()) return;
-  // To whom we would have sent until now; of shards that may be elsewhere.
-  std::map<int32_t, Owner> known;
-  for (const int32_t shard : view_->OwnersThatDiffer(*view))
-    known[shard] = OwnerOf(shard);
-  for (const auto& [shard, route] : newer_routes_) known[shard] = route.owner;
-  const int splits_known = view_->proto().split_size();
-  const std::shared_ptr<const View> before =
-      std::exchange(view_, std::move(view));
-  if (view_->FindWorker(options_.rank, options_.incarnation) == nullptr)
+  if (view->number() <= routes_.view().number()) return;
+  const Routes::Change change = routes_.Take(std::move(view));
+  if (this->view().FindWorker(options_.rank, options_.incarnation) == nullptr)
     effects->fenced = true;
-  for (int i = splits_known; i < view_->proto().split_size(); ++i) {
-    const wire::Split& split = view_->proto().split(i);
-    const auto new_shard = static_cast<int32_t>(next_seq_.size());
-    const auto kept = known.find(split.shard());
-    known[new_shard] = kept == known.end()
-                           ? before->OwnerOf(ShardId{split.shard()})
-                           : kept->second;
-    // Where the kept part begins does not change; where it ends may, later.
-    const int64_t begin = view_->shard(ShardId{split.shard()}).begin;
-    ApplySplit(split, new_shard, static_cast<size_t>(split.at() - begin));
-  }
-  absl::erase_if(newer_routes_, [&](const auto& entry) {
-    return entry.second.as_of <= ViewIsAsOf(entry.first);
-  });
-  const bool moved = std::any_of(
-      known.begin(), known.end(),
-      [&](const auto& entry) { return OwnerOf(entry.first) != entry.second; });
+  for (const ShardSplit& split : change.splits) ApplySplit(split);
   // What servers have refused under the old view, they may accept now.
   for (auto& [owner, link] : links_) {
     const absl::Time soon = now + options_.refused_delay;
@@ -78,43 +37,20 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
     }
     SetWakeup(owner, link);
   }
-  if (moved) Reroute(now, effects);
+  if (change.moved) Reroute(now, effects);
   ForgetServersGone();
 }
 
 void ClientCore::ForgetServersGone() {
   std::erase_if(answers_, [&](const auto& entry) {
-    return view_->FindServer(entry.first) == nullptr;
+    return view().FindServer(entry.first) == nullptr;
   });
   std::erase_if(links_, [&](const auto& entry) {
     const auto& [owner, link] = entry;
-    const wire::ServerMember* const server = view_->FindServer(owner.server);
-    if (!link.idle() ||
-        (server != nullptr && owner.thread < server->thread_size())) {
-      return false;
-    }
+    if (!link.idle() || routes_.Has(owner)) return false;
     wakeups_.erase({link.wakeup, owner});
     return true;
   });
-}
-
-bool ClientCore::Relocate(int32_t shard, const wire::Relocation& relocation) {
-  const Owner owner{relocation.server(), relocation.thread()};
-  if (!view_->HasShard(shard)) return false;
-  const wire::ServerMember* const server = view_->FindServer(owner.server);
-  if (server == nullptr || owner.thread < 0 ||
-      owner.thread >= server->thread_size()) {
-    return false;  // A server that our view does not have yet.
-  }
-  const Owner known = OwnerOf(shard);
-  Route told{.owner = owner, .as_of = relocation.as_of()};
-  const auto newer = newer_routes_.find(shard);
-  if (told.as_of <= (newer == newer_routes_.end() ? ViewIsAsOf(shard)
-                                                  : newer->second.as_of)) {
-    return false;
-  }
-  newer_routes_[shard] = told;
-  return known != owner;
 }
 
 template <typename Answers>
@@ -123,7 +59,7 @@ void ClientCore::FollowRefusals(const Answers& answers, absl::Time now,
   bool moved = false;
   for (const auto& answer : answers) {
     if (answer.refusal().moved().has_to())
-      moved |= Relocate(answer.shard(), answer.refusal().moved().to());
+      moved |= routes_.Relocate(answer.shard(), answer.refusal().moved().to());
   }
   if (moved) Reroute(now, effects);
 }
@@ -139,23 +75,19 @@ bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
       return true;
     default:
       effects->failure = absl::InternalError(
-          absl::StrCat(OwnerName(*view_, from), " refused a ", what, " ",
-                       view_->ShardName(ShardId{shard}), ": ",
+          absl::StrCat(routes_.NameOf(from), " refused a ", what, " ",
+                       view().ShardName(ShardId{shard}), ": ",
                        refusal.rejected().empty() ? "it does not say why"
                                                   : refusal.rejected()));
       return true;
   }
 }
 
-void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
-                            size_t kept_elements) {
-  const int32_t kept = split.shard();
-  const size_t kept_bytes = kept_elements * sizeof(float);
-  if (const auto newer = newer_routes_.find(kept);
-      newer != newer_routes_.end()) {
-    const Route route = newer->second;
-    newer_routes_[new_shard] = route;
-  }
+void ClientCore::ApplySplit(const ShardSplit& split) {
+  const int32_t kept = split.kept;
+  const int32_t new_shard = split.cut_off;
+  const size_t kept_elements = split.kept_elements;
+  const size_t kept_bytes = split.kept_bytes();
   next_seq_.push_back(next_seq_[kept]);
   acked_seq_.push_back(acked_seq_[kept]);
   const auto cut_push = [&](PushUnit& unit) {
@@ -226,13 +158,13 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
     for (PullUnit& unit : link.pulls_in_flight) cut_pull(unit);
   }
   for (auto& [id, pending] : pending_pulls_) {
-    pending.result.view = view_;
+    pending.result.view = routes_.shared_view();
     std::vector<ShardValue>& shards = pending.result.shards;
     shards.push_back(shards[kept]);
     if (shards[kept].values.empty()) {  // Not answered yet.
       ++pending.missing;
       ++pending
-            .missing_of[static_cast<size_t>(view_->shard(ShardId{kept}).table)];
+            .missing_of[static_cast<size_t>(view().shard(ShardId{kept}).table)];
       continue;
     }
     const Payload whole = shards[kept].values;
@@ -255,8 +187,8 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
   const auto take_pushes = [&](Owner here, PushUnit& unit) {
     size_t taken = 0;
     std::erase_if(unit.entries, [&](PushEntry& entry) {
-      if (OwnerOf(entry.shard) == here) return false;
-      std::vector<PushUnit>& units = to[OwnerOf(entry.shard)].pushes;
+      if (routes_.OwnerOf(entry.shard) == here) return false;
+      std::vector<PushUnit>& units = to[routes_.OwnerOf(entry.shard)].pushes;
       const size_t bytes = entry.bytes();
       if (units.empty() ||
           units.back().bytes + bytes > options_.message_bytes ||
@@ -275,9 +207,9 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
     size_t taken = 0;
     std::map<Owner, PullUnit> parts;
     std::erase_if(unit.shards, [&](int32_t shard) {
-      if (OwnerOf(shard) == here) return false;
+      if (routes_.OwnerOf(shard) == here) return false;
       const size_t bytes = AnswerBytes(shard, unit.kind);
-      PullUnit& part = parts[OwnerOf(shard)];
+      PullUnit& part = parts[routes_.OwnerOf(shard)];
       part.shards.push_back(shard);
       part.bytes += bytes;
       taken += bytes;
@@ -341,7 +273,7 @@ ClientCore::Links::value_type& ClientCore::LinkTo(Owner owner) {
   const auto known = links_.find(owner);
   if (known != links_.end()) return *known;
   const bool by_socket =
-      options_.by_socket != nullptr && options_.by_socket(*view_, owner);
+      options_.by_socket != nullptr && options_.by_socket(view(), owner);
   const size_t bytes = options_.message_bytes;
   return *links_
               .try_emplace(
@@ -383,7 +315,7 @@ absl::Status ClientCore::CheckPush(Clock clock, TableId table) const {
   }
   if (clock != push_clock_ || table_pushed_[index]) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "push to ", view_->table(table).name(), " of clock ", clock,
+        "push to ", view().table(table).name(), " of clock ", clock,
         ": expected clock ", push_clock_,
         table_pushed_[index] ? ", to which this table was pushed already"
                              : ""));
@@ -397,11 +329,11 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
   SL_RETURN_IF_ERROR(CheckPush(clock, table));
-  const std::string& name = view_->table(table).name();
-  const auto elements = static_cast<size_t>(TableElements(view_->table(table)));
+  const std::string& name = view().table(table).name();
+  const auto elements = static_cast<size_t>(TableElements(view().table(table)));
   const size_t bytes = gradient.code.Bytes(elements);
   const size_t shards_at_first =
-      next_seq_.size() - static_cast<size_t>(view_->proto().split_size());
+      next_seq_.size() - static_cast<size_t>(view().proto().split_size());
   if (gradient.bytes.size() != bytes ||
       base_versions.size() < shards_at_first ||
       base_versions.size() > next_seq_.size()) {
@@ -410,13 +342,13 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
         " bytes and ", base_versions.size(), " base versions; the table has ",
         bytes, " bytes and the job ", next_seq_.size(), " shards"));
   }
-  SL_RETURN_IF_ERROR(CheckMomentum(options, view_->optimizer(table), name));
-  for (const ShardRange& range : view_->ShardsOf(table)) {
+  SL_RETURN_IF_ERROR(CheckMomentum(options, view().optimizer(table), name));
+  for (const ShardRange& range : view().ShardsOf(table)) {
     const int32_t shard = static_cast<int32_t>(range.shard);
     // A shard that was cut off since then has the version of its origin.
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
-      versioned = view_->OriginOf(versioned);
+      versioned = view().OriginOf(versioned);
     CodedGradient part =
         Slice(gradient, elements, static_cast<size_t>(range.begin),
               static_cast<size_t>(range.elements()));
@@ -438,7 +370,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
 absl::Status ClientCore::SkipTable(Clock clock, TableId table, absl::Time now,
                                    Effects* effects) {
   SL_RETURN_IF_ERROR(CheckPush(clock, table));
-  for (const ShardRange& range : view_->ShardsOf(table))
+  for (const ShardRange& range : view().ShardsOf(table))
     AddAdvance(static_cast<int32_t>(range.shard), clock + 1, behind_pushes_);
   EndTable(table, now, effects);
   return absl::OkStatus();
@@ -460,10 +392,10 @@ void ClientCore::EndTable(TableId table, absl::Time now, Effects* effects) {
 Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
                           Effects* effects) {
   const Clock start = joined.ShardClocks().second;
-  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
+  for (int32_t shard = 0; shard < view().shard_count(); ++shard) {
     ShardId joined_as{shard};  // What it was cut off from since, if it was.
     while (static_cast<size_t>(joined_as) >= joined.shards.size())
-      joined_as = view_->OriginOf(joined_as);
+      joined_as = view().OriginOf(joined_as);
     if (joined.shards[static_cast<size_t>(joined_as)].shard_clock != start)
       AddAdvance(shard, start);
   }
@@ -487,7 +419,7 @@ std::optional<ClientCore::TableValues> ClientCore::BroughtBy(
 void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
   SL_CHECK(clock >= push_clock_ && tables_pushed_ == 0,
            "a worker skips clocks that it has pushed");
-  for (int32_t shard = 0; shard < view_->shard_count(); ++shard)
+  for (int32_t shard = 0; shard < view().shard_count(); ++shard)
     AddAdvance(shard, clock);
   push_clock_ = clock;
   EndClock(now, effects);
@@ -535,11 +467,11 @@ void ClientCore::PushUnit::Add(PushEntry entry, TableId table) {
 
 void ClientCore::Add(PushEntry entry) {
   entry.seq = next_seq_[entry.shard]++;
-  Links::value_type& at = LinkTo(OwnerOf(entry.shard));
+  Links::value_type& at = LinkTo(routes_.OwnerOf(entry.shard));
   Link& link = at.second;
   Touch(at);
   unacknowledged_bytes_ += entry.bytes();
-  const TableId table = view_->shard(ShardId{entry.shard}).table;
+  const TableId table = view().shard(ShardId{entry.shard}).table;
   if (!link.open.entries.empty() && !link.queued.empty() &&
       entry.kind == PushEntry::Kind::kGradient) {
     // What would overtake does not join what does not.
@@ -581,7 +513,7 @@ void ClientCore::CloseOpenUnit(Link& link) {
 
 ClientCore::Send ClientCore::NewSend(Owner to) const {
   Send send{.to = to, .message = {}};
-  send.message.header.set_view_number(view_->number());
+  send.message.header.set_view_number(view().number());
   send.message.header.set_run(options_.run);
   return send;
 }
@@ -596,8 +528,8 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
   Send send = NewSend(to);
   wire::PushRequest& push = *send.message.header.mutable_push_request();
   push.set_request_id(unit.request_id);
-  push.set_phases(view_->proto().phase_size());
-  push.set_cuts(view_->proto().cut().number());
+  push.set_phases(view().proto().phase_size());
+  push.set_cuts(view().proto().cut().number());
   size_t bytes = 0;
   for (const PushEntry& entry : unit.entries) {
     if (Acknowledged(entry)) continue;
@@ -655,12 +587,12 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
   }
   for (const wire::PushAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
-    if (!view_->HasShard(shard)) continue;
+    if (!view().HasShard(shard)) continue;
     OnAcknowledged(from, shard, answer.accepted_seq(), now, effects);
     if (!answer.has_refusal()) continue;
     if (EndsHere(from, shard, "push to", answer.refusal(), effects)) return;
     // What goes elsewhere by now is not tried again here.
-    if (unit == nullptr || OwnerOf(shard) != from) continue;
+    if (unit == nullptr || routes_.OwnerOf(shard) != from) continue;
     const auto first =
         std::find_if(unit->entries.begin(), unit->entries.end(),
                      [&](const PushEntry& entry) {
@@ -697,7 +629,7 @@ void ClientCore::OnAcknowledged(Owner from, int32_t shard, uint64_t seq,
                                 absl::Time now, Effects* effects) {
   if (seq <= acked_seq_[shard]) return;
   acked_seq_[shard] = seq;
-  const auto elsewhere = links_.find(OwnerOf(shard));
+  const auto elsewhere = links_.find(routes_.OwnerOf(shard));
   if (elsewhere == links_.end() || elsewhere->first == from) return;
   // It has moved since, and its new owner has been or will be sent the same.
   DropAcknowledged(elsewhere->second, now);
@@ -831,11 +763,11 @@ uint64_t ClientCore::NewPull() {
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
   pending.result.shards.resize(next_seq_.size());
-  pending.result.view = view_;
-  pending.missing = view_->shard_count();
-  for (int table = 0; table < view_->proto().table_size(); ++table) {
+  pending.result.view = routes_.shared_view();
+  pending.missing = view().shard_count();
+  for (int table = 0; table < view().proto().table_size(); ++table) {
     pending.missing_of.push_back(
-        static_cast<int32_t>(view_->ShardsOf(TableId{table}).size()));
+        static_cast<int32_t>(view().ShardsOf(TableId{table}).size()));
   }
   return pull_id;
 }
@@ -883,8 +815,8 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
     Touch(link);
     unit = PullUnit();
   };
-  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
-    const Owner owner = OwnerOf(shard);
+  for (int32_t shard = 0; shard < view().shard_count(); ++shard) {
+    const Owner owner = routes_.OwnerOf(shard);
     PullUnit& unit = open[owner];
     unit.shards.push_back(shard);
     unit.bytes += AnswerBytes(shard, kind);
@@ -907,8 +839,8 @@ void ClientCore::SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
   unit.resend_at = absl::InfiniteFuture();
   Send send = NewSend(to);
   wire::PullRequest& request = *send.message.header.mutable_pull_request();
-  request.set_phases(view_->proto().phase_size());
-  request.set_cuts(view_->proto().cut().number());
+  request.set_phases(view().proto().phase_size());
+  request.set_cuts(view().proto().cut().number());
   wire::Pull& pull = *request.add_pull();
   pull.set_id(unit.id);
   pull.mutable_shard()->Assign(unit.shards.begin(), unit.shards.end());
@@ -978,7 +910,7 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
         break;
       }
       case wire::PullAnswer::kRefusal:
-        if (!view_->HasShard(answer.shard())) break;
+        if (!view().HasShard(answer.shard())) break;
         if (EndsHere(from, answer.shard(), "pull of", answer.refusal(),
                      effects)) {
           return;
@@ -1010,7 +942,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   const int32_t shard = answer.shard();
   const auto wanted = std::find(unit.shards.begin(), unit.shards.end(), shard);
   if (wanted == unit.shards.end()) return true;
-  if (view_number < view_->RangeSince(ShardId{shard})) {
+  if (view_number < view().RangeSince(ShardId{shard})) {
     SetResend(unit, now);  // Answered before the shard was cut in two.
     return true;
   }
@@ -1020,27 +952,27 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   };
   if (answer.has_state() != (unit.kind == PullKind::kState)) {
     return fail(absl::InternalError(absl::StrCat(
-        OwnerName(*view_, from), " answered a pull of ",
-        view_->ShardName(ShardId{shard}), " with",
+        routes_.NameOf(from), " answered a pull of ",
+        view().ShardName(ShardId{shard}), " with",
         answer.has_state() ? "" : "out", " the state of the optimizer")));
   }
   const size_t slots = unit.kind == PullKind::kState ? SlotsOf(shard) : 0;
   if (frames.size() != 1 + slots) {
     return fail(absl::InternalError(absl::StrCat(
-        OwnerName(*view_, from), " answered a pull of ",
-        view_->ShardName(ShardId{shard}), " with ", frames.size() - 1,
+        routes_.NameOf(from), " answered a pull of ",
+        view().ShardName(ShardId{shard}), " with ", frames.size() - 1,
         " optimizer slots, the table has ", slots)));
   }
   const wire::PullAnswer::Values& values =
       answer.has_state() ? answer.state().values() : answer.values();
   const wire::Encoding::Kind kind = ValuesOf(shard, unit.kind);
-  const size_t bytes = view_->shard(ShardId{shard}).bytes();
+  const size_t bytes = view().shard(ShardId{shard}).bytes();
   size_t of_frame = AnswerBytes(shard, unit.kind) - slots * bytes;
   for (const Payload& tensor : frames) {
     if (tensor.size() != of_frame || values.kind() != kind) {
       return fail(absl::InternalError(absl::StrCat(
-          OwnerName(*view_, from), " answered a pull of ",
-          view_->ShardName(ShardId{shard}), " with ", tensor.size(),
+          routes_.NameOf(from), " answered a pull of ",
+          view().ShardName(ShardId{shard}), " with ", tensor.size(),
           " bytes as ", wire::Encoding::Kind_Name(values.kind()), "; ",
           of_frame, " as ", wire::Encoding::Kind_Name(kind), " are required")));
     }
@@ -1060,7 +992,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   if (answer.has_state() && StateHash(value.version, value.values,
                                       value.slots) != answer.state().hash()) {
     return fail(absl::DataLossError(absl::StrCat(
-        OwnerName(*view_, from), " sent ", view_->ShardName(ShardId{shard}),
+        routes_.NameOf(from), " sent ", view().ShardName(ShardId{shard}),
         " of version ", value.version, ", and other bits arrived")));
   }
   if (unit.kind == PullKind::kStep || unit.kind == PullKind::kModel)
@@ -1077,7 +1009,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   link.pull_heard = now;
   const auto pending = pending_pulls_.find(unit.pull_id);
   pending->second.result.shards[shard] = std::move(value);
-  const TableId table = view_->shard(ShardId{shard}).table;
+  const TableId table = view().shard(ShardId{shard}).table;
   if (--pending->second.missing_of[static_cast<size_t>(table)] == 0)
     effects->brought.push_back({.pull_id = unit.pull_id, .table = table});
   if (--pending->second.missing > 0) return true;
@@ -1234,7 +1166,7 @@ void ClientCore::OnProbeReply(Owner from, const wire::ProbeReply& reply,
   std::set<int32_t> known;
   for (const wire::ProbeAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
-    if (!view_->HasShard(shard)) continue;
+    if (!view().HasShard(shard)) continue;
     if (answer.refusal().has_fenced()) {
       effects->fenced = true;
       return;
@@ -1302,7 +1234,7 @@ void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
       return OnProbeReply(from, message.header.probe_reply(), now, effects);
     case wire::Header::kErrorReply:
       effects->failure = absl::InternalError(absl::StrCat(
-          OwnerName(*view_, from), ": ", message.header.error_reply().error()));
+          routes_.NameOf(from), ": ", message.header.error_reply().error()));
       return;
     default:
       return;
@@ -1387,8 +1319,8 @@ ClientCore::Waiting ClientCore::WaitingFor(absl::Time now) const {
   for (const auto& [owner, link] : links_) {
     for (const PullUnit& unit : link.pulls_in_flight) {
       const std::string what = absl::StrCat(
-          "the pull of ", view_->ShardName(ShardId{unit.shards.front()}),
-          " at clock ", unit.clock, " from ", OwnerName(*view_, owner));
+          "the pull of ", view().ShardName(ShardId{unit.shards.front()}),
+          " at clock ", unit.clock, " from ", routes_.NameOf(owner));
       if (unit.waiting_rank < 0) {
         const absl::Time since = std::max(unit.sent, link.pull_heard);
         add_server(owner, link, unit.clock, since,
@@ -1411,13 +1343,13 @@ ClientCore::Waiting ClientCore::WaitingFor(absl::Time now) const {
     if (link.in_flight.empty()) continue;
     const PushUnit& unit = link.in_flight.front();
     const Clock clock = unit.entries.front().clock;
-    add_server(owner, link, clock, link.push_heard,
-               absl::StrCat("pushes of clock ", clock, " to ",
-                            OwnerName(*view_, owner),
-                            unit.state == PushUnit::State::kSent
-                                ? " have no answer for "
-                                : " have not been accepted for ",
-                            ago(link.push_heard)));
+    add_server(
+        owner, link, clock, link.push_heard,
+        absl::StrCat("pushes of clock ", clock, " to ", routes_.NameOf(owner),
+                     unit.state == PushUnit::State::kSent
+                         ? " have no answer for "
+                         : " have not been accepted for ",
+                     ago(link.push_heard)));
   }
   if (workers.kind == Waiting::Kind::kNothing || overdue) {
     return server.kind == Waiting::Kind::kNothing ? workers : server;

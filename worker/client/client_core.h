@@ -62,7 +62,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/compress/gradient_code.h"
@@ -74,6 +73,8 @@
 #include "worker/client/client_options.h"
 #include "worker/client/message_size.h"
 #include "worker/client/pull_result.h"
+#include "worker/client/routes.h"
+#include "worker/client/shard_split.h"
 
 namespace slackline {
 
@@ -339,17 +340,17 @@ class ClientCore {
   wire::Encoding::Kind ValuesOf(int32_t shard, PullKind kind) const {
     if (kind == PullKind::kModel || kind == PullKind::kState)
       return wire::Encoding::FLOAT32;
-    return view_->table(view_->shard(ShardId{shard}).table).pulled_as();
+    return view().table(view().shard(ShardId{shard}).table).pulled_as();
   }
   size_t AnswerBytes(int32_t shard, PullKind kind) const {
-    const ShardRange& range = view_->shard(ShardId{shard});
+    const ShardRange& range = view().shard(ShardId{shard});
     const GradientCode code = {.kind = ValuesOf(shard, kind)};
     return code.Bytes(static_cast<size_t>(range.elements())) +
            range.bytes() * (kind == PullKind::kState ? SlotsOf(shard) : 0);
   }
   size_t SlotsOf(int32_t shard) const {
-    const TableId table = view_->shard(ShardId{shard}).table;
-    return static_cast<size_t>(view_->optimizer(table).slot_count());
+    const TableId table = view().shard(ShardId{shard}).table;
+    return static_cast<size_t>(view().optimizer(table).slot_count());
   }
   void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
   // InvalidArgument unless the table is one that is to be pushed for the clock.
@@ -366,13 +367,9 @@ class ClientCore {
     return unit.bytes >= bytes ||
            unit.entries.size() >= options_.message_entries;
   }
-  // Cuts what waits for the shard as the view's `split`-th split does.
-  void ApplySplit(const wire::Split& split, int32_t new_shard,
-                  size_t kept_elements);
-  // Learns where the shard is, if that is newer than what we know. True if it
-  // is elsewhere: what waits for it has to be moved there.
-  bool Relocate(int32_t shard, const wire::Relocation& relocation);
-  // The same for all refusals of a reply; moves what waits.
+  // Cuts what waits for the shard.
+  void ApplySplit(const ShardSplit& split);
+  // Learns what all refusals of a reply say of moves; moves what waits.
   template <typename Answers>
   void FollowRefusals(const Answers& answers, absl::Time now, Effects* effects);
   // Moves what waits for shards that have moved to their owners' links.
@@ -393,11 +390,7 @@ class ClientCore {
                   absl::Time now, Effects* effects);
   // Forgets pushes that are acknowledged. True if there was one.
   bool DropAcknowledged(Link& link, absl::Time now);
-  Owner OwnerOf(int32_t shard) const {
-    const auto newer = newer_routes_.find(shard);
-    return newer == newer_routes_.end() ? view_->OwnerOf(ShardId{shard})
-                                        : newer->second.owner;
-  }
+  const View& view() const { return routes_.view(); }
   Links::value_type& LinkTo(Owner owner);
   bool FitsWindow(const Link& link, const PushUnit& unit) const;
   void SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
@@ -450,18 +443,7 @@ class ClientCore {
   void ForgetServersGone();
 
   const Options options_;
-  // Who owns a shard, and how new that knowledge is: see data.proto,
-  // Relocation.
-  struct Route {
-    Owner owner;
-    uint64_t as_of = 0;
-  };
-  // How new it is what our view says of the shard.
-  uint64_t ViewIsAsOf(int32_t shard) const;
-
-  std::shared_ptr<const View> view_;
-  // What servers have told of some shards, which is newer than our view.
-  absl::flat_hash_map<int32_t, Route> newer_routes_;
+  Routes routes_;
   Links links_;
   std::vector<Links::value_type*> touched_;         // To be pumped.
   std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
