@@ -11,9 +11,8 @@ namespace slackline {
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
       routes_(std::move(view)),
-      next_seq_(this->view().shard_count(), 1),
-      acked_seq_(this->view().shard_count(), 0),
-      table_pushed_(this->view().proto().table_size(), false) {}
+      sequences_(this->view().shard_count()),
+      push_clock_(this->view().proto().table_size()) {}
 
 // ---- Moves and splits -----------------------------------------------------
 
@@ -88,8 +87,7 @@ void ClientCore::ApplySplit(const ShardSplit& split) {
   const int32_t new_shard = split.cut_off;
   const size_t kept_elements = split.kept_elements;
   const size_t kept_bytes = split.kept_bytes();
-  next_seq_.push_back(next_seq_[kept]);
-  acked_seq_.push_back(acked_seq_[kept]);
+  sequences_.Split(split);
   const auto cut_push = [&](PushUnit& unit) {
     size_t more = 0;  // Bytes than before.
     std::vector<PushEntry> entries;
@@ -306,41 +304,25 @@ void ClientCore::PumpTouched(absl::Time now, Effects* effects) {
 
 // ---- Push -----------------------------------------------------------------
 
-absl::Status ClientCore::CheckPush(Clock clock, TableId table) const {
-  const int index = static_cast<int>(table);
-  if (index < 0 || index >= static_cast<int>(table_pushed_.size())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("push to table ", index, ": the job has ",
-                     table_pushed_.size(), " tables"));
-  }
-  if (clock != push_clock_ || table_pushed_[index]) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "push to ", view().table(table).name(), " of clock ", clock,
-        ": expected clock ", push_clock_,
-        table_pushed_[index] ? ", to which this table was pushed already"
-                             : ""));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ClientCore::Push(Clock clock, TableId table,
                               const CodedGradient& gradient,
                               const StepOptions& options,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
-  SL_RETURN_IF_ERROR(CheckPush(clock, table));
+  SL_RETURN_IF_ERROR(push_clock_.Check(clock, table, view()));
   const std::string& name = view().table(table).name();
   const auto elements = static_cast<size_t>(TableElements(view().table(table)));
   const size_t bytes = gradient.code.Bytes(elements);
   const size_t shards_at_first =
-      next_seq_.size() - static_cast<size_t>(view().proto().split_size());
+      sequences_.shard_count() -
+      static_cast<size_t>(view().proto().split_size());
   if (gradient.bytes.size() != bytes ||
       base_versions.size() < shards_at_first ||
-      base_versions.size() > next_seq_.size()) {
+      base_versions.size() > sequences_.shard_count()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "push to ", name, ": gradient of ", gradient.bytes.size(),
         " bytes and ", base_versions.size(), " base versions; the table has ",
-        bytes, " bytes and the job ", next_seq_.size(), " shards"));
+        bytes, " bytes and the job ", sequences_.shard_count(), " shards"));
   }
   SL_RETURN_IF_ERROR(CheckMomentum(options, view().optimizer(table), name));
   for (const ShardRange& range : view().ShardsOf(table)) {
@@ -361,7 +343,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .elements = static_cast<size_t>(range.elements()),
          .values = std::move(part.bytes),
          .slots = {},
-         .then_pull = behind_pushes_});
+         .then_pull = push_clock_.pull_behind()});
   }
   EndTable(table, now, effects);
   return absl::OkStatus();
@@ -369,20 +351,16 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
 
 absl::Status ClientCore::SkipTable(Clock clock, TableId table, absl::Time now,
                                    Effects* effects) {
-  SL_RETURN_IF_ERROR(CheckPush(clock, table));
+  SL_RETURN_IF_ERROR(push_clock_.Check(clock, table, view()));
   for (const ShardRange& range : view().ShardsOf(table))
-    AddAdvance(static_cast<int32_t>(range.shard), clock + 1, behind_pushes_);
+    AddAdvance(static_cast<int32_t>(range.shard), clock + 1,
+               push_clock_.pull_behind());
   EndTable(table, now, effects);
   return absl::OkStatus();
 }
 
 void ClientCore::EndTable(TableId table, absl::Time now, Effects* effects) {
-  table_pushed_[static_cast<size_t>(table)] = true;
-  if (++tables_pushed_ == static_cast<int>(table_pushed_.size())) {
-    std::fill(table_pushed_.begin(), table_pushed_.end(), false);
-    tables_pushed_ = 0;
-    ++push_clock_;
-    behind_pushes_ = 0;
+  if (push_clock_.End(table)) {
     EndClock(now, effects);
   } else {
     PumpTouched(now, effects);
@@ -399,7 +377,7 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
     if (joined.shards[static_cast<size_t>(joined_as)].shard_clock != start)
       AddAdvance(shard, start);
   }
-  push_clock_ = start;
+  push_clock_.GoTo(start);
   EndClock(now, effects);
   return start;
 }
@@ -417,11 +395,11 @@ std::optional<ClientCore::TableValues> ClientCore::BroughtBy(
 }
 
 void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
-  SL_CHECK(clock >= push_clock_ && tables_pushed_ == 0,
+  SL_CHECK(clock >= push_clock_.clock() && BetweenClocks(),
            "a worker skips clocks that it has pushed");
   for (int32_t shard = 0; shard < view().shard_count(); ++shard)
     AddAdvance(shard, clock);
-  push_clock_ = clock;
+  push_clock_.GoTo(clock);
   EndClock(now, effects);
 }
 
@@ -447,7 +425,7 @@ void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
          .slots = std::move(state.slots),
          .hash = hash});
   }
-  push_clock_ = clock;
+  push_clock_.GoTo(clock);
   EndClock(now, effects);
 }
 
@@ -466,7 +444,7 @@ void ClientCore::PushUnit::Add(PushEntry entry, TableId table) {
 }
 
 void ClientCore::Add(PushEntry entry) {
-  entry.seq = next_seq_[entry.shard]++;
+  entry.seq = sequences_.Next(entry.shard);
   Links::value_type& at = LinkTo(routes_.OwnerOf(entry.shard));
   Link& link = at.second;
   Touch(at);
@@ -599,7 +577,7 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
                        return entry.shard == shard && !Acknowledged(entry);
                      });
     if (first == unit->entries.end()) continue;
-    if (acked_seq_[shard] + 1 == first->seq) {
+    if (sequences_.accepted(shard) + 1 == first->seq) {
       unit->state = PushUnit::State::kRefused;
     } else if (unit->state == PushUnit::State::kSent) {
       unit->state = PushUnit::State::kBehind;
@@ -627,8 +605,7 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
 
 void ClientCore::OnAcknowledged(Owner from, int32_t shard, uint64_t seq,
                                 absl::Time now, Effects* effects) {
-  if (seq <= acked_seq_[shard]) return;
-  acked_seq_[shard] = seq;
+  if (!sequences_.Accept(shard, seq)) return;
   const auto elsewhere = links_.find(routes_.OwnerOf(shard));
   if (elsewhere == links_.end() || elsewhere->first == from) return;
   // It has moved since, and its new owner has been or will be sent the same.
@@ -639,7 +616,7 @@ void ClientCore::OnAcknowledged(Owner from, int32_t shard, uint64_t seq,
 void ClientCore::OnPulledAt(Owner from, const Link& link, int32_t shard,
                             Clock own_clock, absl::Time now, Effects* effects) {
   // Nearly always: the shard answers the push first.
-  if (acked_seq_[shard] + 1 == next_seq_[shard]) return;
+  if (sequences_.AllAccepted(shard)) return;
   uint64_t accepted = 0;
   for (const PushUnit& unit : link.in_flight) {
     // In the order of their clocks, and nearly always of this one.
@@ -665,7 +642,8 @@ bool ClientCore::IsNext(const PushUnit& unit) const {
   for (const PushEntry& entry : unit.entries) {
     if (Acknowledged(entry)) continue;
     const uint64_t before =
-        last.try_emplace(entry.shard, acked_seq_[entry.shard]).first->second;
+        last.try_emplace(entry.shard, sequences_.accepted(entry.shard))
+            .first->second;
     if (entry.seq != before + 1) return false;
     last[entry.shard] = entry.seq;
   }
@@ -762,7 +740,7 @@ uint64_t ClientCore::NewPull() {
   const uint64_t pull_id = next_pull_id_++;
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
-  pending.result.shards.resize(next_seq_.size());
+  pending.result.shards.resize(sequences_.shard_count());
   pending.result.view = routes_.shared_view();
   pending.missing = view().shard_count();
   for (int table = 0; table < view().proto().table_size(); ++table) {
@@ -773,16 +751,15 @@ uint64_t ClientCore::NewPull() {
 }
 
 uint64_t ClientCore::PullBehindPushes() {
-  SL_CHECK(BetweenClocks() && behind_pushes_ == 0,
-           "a pull goes behind all pushes of a clock");
-  behind_pushes_ = NewPull();
-  pending_pulls_[behind_pushes_].clock = push_clock_ + 1;
-  return behind_pushes_;
+  const uint64_t pull_id = NewPull();
+  pending_pulls_[pull_id].clock = push_clock_.clock() + 1;
+  push_clock_.PullBehind(pull_id);
+  return pull_id;
 }
 
 void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
                             Effects* effects) {
-  if (behind_pushes_ == pull_id) behind_pushes_ = 0;
+  push_clock_.ForgetPull(pull_id);
   pending_pulls_.erase(pull_id);
   const auto of_it = [&](const PullUnit& unit) {
     return unit.pull_id == pull_id;

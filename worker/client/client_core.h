@@ -73,6 +73,8 @@
 #include "worker/client/client_options.h"
 #include "worker/client/message_size.h"
 #include "worker/client/pull_result.h"
+#include "worker/client/push_clock.h"
+#include "worker/client/push_sequences.h"
 #include "worker/client/routes.h"
 #include "worker/client/shard_split.h"
 
@@ -125,7 +127,7 @@ class ClientCore {
   // behind its gradient.
   uint64_t PullBehindPushes();
   // Whether PullBehindPushes() may be called.
-  bool BetweenClocks() const { return tables_pushed_ == 0; }
+  bool BetweenClocks() const { return push_clock_.BetweenClocks(); }
   // Nobody waits for the pull any more, which is under way.
   void ForgetPull(uint64_t pull_id, absl::Time now, Effects* effects);
   // The first pull: makes this worker take part at every shard. Its start clock
@@ -353,8 +355,6 @@ class ClientCore {
     return static_cast<size_t>(view().optimizer(table).slot_count());
   }
   void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
-  // InvalidArgument unless the table is one that is to be pushed for the clock.
-  absl::Status CheckPush(Clock clock, TableId table) const;
   // The table is pushed for the present clock, which may be the clock's end.
   void EndTable(TableId table, absl::Time now, Effects* effects);
   // Gives the entry its sequence number and a place in the message that is
@@ -423,7 +423,7 @@ class ClientCore {
   bool IsNext(const PushUnit& unit) const;
   bool Acknowledged(const PushUnit& unit) const;
   bool Acknowledged(const PushEntry& entry) const {
-    return entry.seq <= acked_seq_[entry.shard];
+    return entry.seq <= sequences_.accepted(entry.shard);
   }
   void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
                    Effects* effects);
@@ -447,12 +447,8 @@ class ClientCore {
   Links links_;
   std::vector<Links::value_type*> touched_;         // To be pumped.
   std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
-  std::vector<uint64_t> next_seq_;                  // By shard.
-  std::vector<uint64_t> acked_seq_;                 // By shard.
-  std::vector<bool> table_pushed_;  // In the clock being pushed.
-  int tables_pushed_ = 0;
-  Clock push_clock_ = 0;
-  uint64_t behind_pushes_ = 0;  // The pull behind those of that clock.
+  PushSequences sequences_;
+  PushClock push_clock_;
   uint64_t next_pull_id_ = 1;
   uint64_t next_request_id_ = 1;
   std::map<uint64_t, PendingPull> pending_pulls_;
