@@ -155,25 +155,7 @@ void ClientCore::ApplySplit(const ShardSplit& split) {
     for (PullUnit& unit : link.pulls_queued) cut_pull(unit);
     for (PullUnit& unit : link.pulls_in_flight) cut_pull(unit);
   }
-  for (auto& [id, pending] : pending_pulls_) {
-    pending.result.view = routes_.shared_view();
-    std::vector<ShardValue>& shards = pending.result.shards;
-    shards.push_back(shards[kept]);
-    if (shards[kept].values.empty()) {  // Not answered yet.
-      ++pending.missing;
-      ++pending
-            .missing_of[static_cast<size_t>(view().shard(ShardId{kept}).table)];
-      continue;
-    }
-    const Payload whole = shards[kept].values;
-    shards[kept].values = whole.Slice(0, kept_bytes);
-    shards.back().values = whole.Slice(kept_bytes, whole.size() - kept_bytes);
-    for (size_t i = 0; i < shards[kept].slots.size(); ++i) {
-      const Payload slot = shards[kept].slots[i];
-      shards[kept].slots[i] = slot.Slice(0, kept_bytes);
-      shards.back().slots[i] = slot.Slice(kept_bytes, slot.size() - kept_bytes);
-    }
-  }
+  pulls_.Split(routes_.shared_view(), split);
 }
 
 void ClientCore::Reroute(absl::Time now, Effects* effects) {
@@ -380,18 +362,6 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
   push_clock_.GoTo(start);
   EndClock(now, effects);
   return start;
-}
-
-bool ClientCore::HasBrought(uint64_t pull_id, TableId table) const {
-  const auto pending = pending_pulls_.find(pull_id);
-  return pending != pending_pulls_.end() &&
-         pending->second.missing_of[static_cast<size_t>(table)] == 0;
-}
-
-std::optional<ClientCore::TableValues> ClientCore::BroughtBy(
-    uint64_t pull_id, TableId table) const {
-  if (!HasBrought(pull_id, table)) return std::nullopt;
-  return pending_pulls_.at(pull_id).result.Of(table);
 }
 
 void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
@@ -736,23 +706,9 @@ uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
   return StartPull(PullKind::kJoin, 0, 0, now, effects);
 }
 
-uint64_t ClientCore::NewPull() {
-  const uint64_t pull_id = next_pull_id_++;
-  PendingPull& pending = pending_pulls_[pull_id];
-  pending.result.pull_id = pull_id;
-  pending.result.shards.resize(sequences_.shard_count());
-  pending.result.view = routes_.shared_view();
-  pending.missing = view().shard_count();
-  for (int table = 0; table < view().proto().table_size(); ++table) {
-    pending.missing_of.push_back(
-        static_cast<int32_t>(view().ShardsOf(TableId{table}).size()));
-  }
-  return pull_id;
-}
-
 uint64_t ClientCore::PullBehindPushes() {
-  const uint64_t pull_id = NewPull();
-  pending_pulls_[pull_id].clock = push_clock_.clock() + 1;
+  const uint64_t pull_id =
+      pulls_.Add(routes_.shared_view(), push_clock_.clock() + 1);
   push_clock_.PullBehind(pull_id);
   return pull_id;
 }
@@ -760,7 +716,7 @@ uint64_t ClientCore::PullBehindPushes() {
 void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
                             Effects* effects) {
   push_clock_.ForgetPull(pull_id);
-  pending_pulls_.erase(pull_id);
+  pulls_.Forget(pull_id);
   const auto of_it = [&](const PullUnit& unit) {
     return unit.pull_id == pull_id;
   };
@@ -778,7 +734,7 @@ void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
 
 uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
                                absl::Time now, Effects* effects) {
-  const uint64_t pull_id = NewPull();
+  const uint64_t pull_id = pulls_.Add(routes_.shared_view());
   std::map<Owner, PullUnit> open;
   const auto close = [&](Owner owner, PullUnit& unit) {
     if (unit.shards.empty()) return;
@@ -984,14 +940,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   unit.doubts = unit.refusals = 0;
   unit.doubt_at = now + link.round_trip.Timeout();
   link.pull_heard = now;
-  const auto pending = pending_pulls_.find(unit.pull_id);
-  pending->second.result.shards[shard] = std::move(value);
-  const TableId table = view().shard(ShardId{shard}).table;
-  if (--pending->second.missing_of[static_cast<size_t>(table)] == 0)
-    effects->brought.push_back({.pull_id = unit.pull_id, .table = table});
-  if (--pending->second.missing > 0) return true;
-  effects->pulled.push_back(std::move(pending->second.result));
-  pending_pulls_.erase(pending);
+  pulls_.Bring(unit.pull_id, shard, std::move(value), effects);
   return true;
 }
 
@@ -1047,12 +996,13 @@ void ClientCore::QueuePullsBehind(Link& link, PushUnit& unit) {
     link.pulls_queued.push_back(std::exchange(open, PullUnit()));
   };
   for (PushEntry& entry : unit.entries) {
-    const auto pending = pending_pulls_.find(std::exchange(entry.then_pull, 0));
-    if (pending == pending_pulls_.end()) continue;
-    if (open.pull_id != pending->first) close();
-    open.pull_id = pending->first;
+    const uint64_t pull_id = std::exchange(entry.then_pull, 0);
+    const std::optional<Clock> clock = pulls_.ClockOf(pull_id);
+    if (!clock.has_value()) continue;
+    if (open.pull_id != pull_id) close();
+    open.pull_id = pull_id;
     open.kind = PullKind::kStep;
-    open.clock = open.own_clock = pending->second.clock;
+    open.clock = open.own_clock = *clock;
     open.shards.push_back(entry.shard);
     open.bytes += AnswerBytes(entry.shard, open.kind);
   }
@@ -1259,7 +1209,7 @@ absl::Time ClientCore::NextWakeup() const {
 }
 
 ClientCore::Sizes ClientCore::sizes() const {
-  Sizes sizes{.links = links_.size(), .pulls = pending_pulls_.size()};
+  Sizes sizes{.links = links_.size(), .pulls = pulls_.size()};
   for (const auto& [owner, link] : links_) {
     sizes.pull_messages +=
         link.pulls_queued.size() + link.pulls_in_flight.size();

@@ -72,6 +72,7 @@
 #include "worker/client/client_effects.h"
 #include "worker/client/client_options.h"
 #include "worker/client/message_size.h"
+#include "worker/client/pending_pulls.h"
 #include "worker/client/pull_result.h"
 #include "worker/client/push_clock.h"
 #include "worker/client/push_sequences.h"
@@ -138,8 +139,12 @@ class ClientCore {
 
   // Whether the pull is under way and no shard of the table is missing; then,
   // what it has brought of it.
-  bool HasBrought(uint64_t pull_id, TableId table) const;
-  std::optional<TableValues> BroughtBy(uint64_t pull_id, TableId table) const;
+  bool HasBrought(uint64_t pull_id, TableId table) const {
+    return pulls_.HasBrought(pull_id, table);
+  }
+  std::optional<TableValues> BroughtBy(uint64_t pull_id, TableId table) const {
+    return pulls_.BroughtBy(pull_id, table);
+  }
 
   // Declares at all shards that this worker has done with the clocks before
   // `clock`, which is none that it has pushed. The next push is of `clock`.
@@ -326,16 +331,7 @@ class ClientCore {
              pulls_queued.empty() && pulls_in_flight.empty();
     }
   };
-  struct PendingPull {
-    PullResult result;
-    Clock clock = 0;                  // Of one behind pushes.
-    int32_t missing = 0;              // Shards.
-    std::vector<int32_t> missing_of;  // By table.
-  };
-
   using Links = std::map<Owner, Link>;
-  // Without any question so far.
-  uint64_t NewPull();
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
   // How the values of a shard are in an answer, and its payload bytes.
@@ -449,9 +445,8 @@ class ClientCore {
   std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
   PushSequences sequences_;
   PushClock push_clock_;
-  uint64_t next_pull_id_ = 1;
+  PendingPulls pulls_;
   uint64_t next_request_id_ = 1;
-  std::map<uint64_t, PendingPull> pending_pulls_;
   size_t unacknowledged_bytes_ = 0;
   absl::Time acknowledged_at_ = absl::InfinitePast();
   uint64_t bytes_pushed_ = 0;
