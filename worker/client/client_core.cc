@@ -6,6 +6,7 @@
 
 #include "common/io/state_hash.h"
 #include "common/status.h"
+#include "worker/client/pull_answer.h"
 
 namespace slackline {
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
@@ -83,66 +84,11 @@ bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
 }
 
 void ClientCore::ApplySplit(const ShardSplit& split) {
-  const int32_t kept = split.kept;
-  const int32_t new_shard = split.cut_off;
-  const size_t kept_elements = split.kept_elements;
-  const size_t kept_bytes = split.kept_bytes();
   sequences_.Split(split);
   const auto cut_push = [&](PushUnit& unit) {
-    size_t more = 0;  // Bytes than before.
-    std::vector<PushEntry> entries;
-    for (PushEntry& entry : unit.entries) {
-      if (entry.shard != kept || entry.kind == PushEntry::Kind::kAdvance) {
-        const bool both = entry.shard == kept;
-        entries.push_back(entry);
-        if (both) {
-          entries.push_back(entry);
-          entries.back().shard = new_shard;
-        }
-        continue;
-      }
-      PushEntry rest = entry;
-      rest.shard = new_shard;
-      if (entry.kind == PushEntry::Kind::kGradient) {
-        const CodedGradient whole(entry.values, entry.code);
-        const size_t elements = entry.elements;
-        const auto take = [&](PushEntry& part, size_t begin, size_t count) {
-          CodedGradient of_part = Slice(whole, elements, begin, count);
-          part.values = std::move(of_part.bytes);
-          part.code = of_part.code;
-          part.elements = count;
-        };
-        take(entry, 0, kept_elements);
-        take(rest, kept_elements, elements - kept_elements);
-        // Parts that do not end where blocks do take more.
-        more += entry.bytes() + rest.bytes() - whole.bytes.size();
-        entries.push_back(std::move(entry));
-        entries.push_back(std::move(rest));
-        continue;
-      }
-      const auto cut = [&](Payload& kept_part, Payload& cut_part) {
-        cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
-        kept_part = kept_part.Slice(0, kept_bytes);
-      };
-      cut(entry.values, rest.values);
-      for (size_t i = 0; i < entry.slots.size(); ++i)
-        cut(entry.slots[i], rest.slots[i]);
-      for (PushEntry* const part : {&entry, &rest})
-        part->hash = StateHash(part->version, part->values, part->slots);
-      entries.push_back(std::move(entry));
-      entries.push_back(std::move(rest));
-    }
-    unit.entries = std::move(entries);
-    unit.bytes += more;
+    const size_t more = unit.SplitAt(split);
     unacknowledged_bytes_ += more;
     return more;
-  };
-  const auto cut_pull = [&](PullUnit& unit) {
-    if (std::find(unit.shards.begin(), unit.shards.end(), kept) ==
-        unit.shards.end()) {
-      return;
-    }
-    unit.shards.push_back(new_shard);
   };
   for (auto& [owner, link] : links_) {
     cut_push(link.open);
@@ -152,8 +98,8 @@ void ClientCore::ApplySplit(const ShardSplit& split) {
       link.push_bytes_in_flight += more;
       bytes_pushed_ += more;
     }
-    for (PullUnit& unit : link.pulls_queued) cut_pull(unit);
-    for (PullUnit& unit : link.pulls_in_flight) cut_pull(unit);
+    for (PullUnit& unit : link.pulls_queued) unit.SplitAt(split);
+    for (PullUnit& unit : link.pulls_in_flight) unit.SplitAt(split);
   }
   pulls_.Split(routes_.shared_view(), split);
 }
@@ -187,9 +133,10 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
     size_t taken = 0;
     std::map<Owner, PullUnit> parts;
     std::erase_if(unit.shards, [&](int32_t shard) {
-      if (routes_.OwnerOf(shard) == here) return false;
-      const size_t bytes = AnswerBytes(shard, unit.kind);
-      PullUnit& part = parts[routes_.OwnerOf(shard)];
+      const Owner owner = routes_.OwnerOf(shard);
+      if (owner == here) return false;
+      const size_t bytes = AnswerBytes(view(), shard, unit.kind);
+      PullUnit& part = parts.try_emplace(owner, unit.Sibling()).first->second;
       part.shards.push_back(shard);
       part.bytes += bytes;
       taken += bytes;
@@ -198,10 +145,6 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
     unit.bytes -= std::min(unit.bytes, taken);
     for (auto& [owner, part] : parts) {
       part.id = next_request_id_++;
-      part.pull_id = unit.pull_id;
-      part.kind = unit.kind;
-      part.clock = unit.clock;
-      part.own_clock = unit.own_clock;
       to[owner].pulls.push_back(std::move(part));
     }
     return taken;
@@ -399,20 +342,6 @@ void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
   EndClock(now, effects);
 }
 
-void ClientCore::PushUnit::Add(PushEntry entry, TableId table) {
-  if (entry.kind != PushEntry::Kind::kGradient ||
-      (gradients.has_value() && gradients->clock != entry.clock)) {
-    gradients.reset();
-  } else if (entries.empty()) {
-    gradients = {.clock = entry.clock, .first = table, .last = table};
-  } else if (gradients.has_value()) {
-    gradients->first = std::min(gradients->first, table);
-    gradients->last = std::max(gradients->last, table);
-  }
-  bytes += entry.bytes();
-  entries.push_back(std::move(entry));
-}
-
 void ClientCore::Add(PushEntry entry) {
   entry.seq = sequences_.Next(entry.shard);
   Links::value_type& at = LinkTo(routes_.OwnerOf(entry.shard));
@@ -480,7 +409,7 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
   push.set_cuts(view().proto().cut().number());
   size_t bytes = 0;
   for (const PushEntry& entry : unit.entries) {
-    if (Acknowledged(entry)) continue;
+    if (entry.AcceptedIn(sequences_)) continue;
     bytes += entry.bytes();
     wire::Push& fact = *push.add_push();
     fact.set_shard(entry.shard);
@@ -541,20 +470,10 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
     if (EndsHere(from, shard, "push to", answer.refusal(), effects)) return;
     // What goes elsewhere by now is not tried again here.
     if (unit == nullptr || routes_.OwnerOf(shard) != from) continue;
-    const auto first =
-        std::find_if(unit->entries.begin(), unit->entries.end(),
-                     [&](const PushEntry& entry) {
-                       return entry.shard == shard && !Acknowledged(entry);
-                     });
-    if (first == unit->entries.end()) continue;
-    if (sequences_.accepted(shard) + 1 == first->seq) {
-      unit->state = PushUnit::State::kRefused;
-    } else if (unit->state == PushUnit::State::kSent) {
-      unit->state = PushUnit::State::kBehind;
-    }
+    unit->Refuse(shard, sequences_);
   }
   if (link == nullptr) return;
-  if (unit != nullptr && unit->trial && Acknowledged(*unit)) {
+  if (unit != nullptr && unit->trial && unit->AcceptedIn(sequences_)) {
     link->trials = 0;
     for (PushUnit& other : link->in_flight) {
       if (other.state == PushUnit::State::kRefused)
@@ -601,28 +520,9 @@ void ClientCore::OnPulledAt(Owner from, const Link& link, int32_t shard,
   OnAcknowledged(from, shard, accepted, now, effects);
 }
 
-bool ClientCore::Acknowledged(const PushUnit& unit) const {
-  return std::all_of(
-      unit.entries.begin(), unit.entries.end(),
-      [&](const PushEntry& entry) { return Acknowledged(entry); });
-}
-
-bool ClientCore::IsNext(const PushUnit& unit) const {
-  std::map<int32_t, uint64_t> last;  // In the unit so far, by shard.
-  for (const PushEntry& entry : unit.entries) {
-    if (Acknowledged(entry)) continue;
-    const uint64_t before =
-        last.try_emplace(entry.shard, sequences_.accepted(entry.shard))
-            .first->second;
-    if (entry.seq != before + 1) return false;
-    last[entry.shard] = entry.seq;
-  }
-  return true;
-}
-
 bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
   const auto drop = [&](const PushUnit& unit) {
-    if (!Acknowledged(unit)) return false;
+    if (!unit.AcceptedIn(sequences_)) return false;
     link.push_bytes_in_flight -= unit.bytes;
     unacknowledged_bytes_ -= unit.bytes;
     if (unit.small) --link.small_in_flight;
@@ -648,7 +548,7 @@ void ClientCore::Repair(Owner to, Link& link, bool trial, absl::Time now,
     const bool tried = unit.state == PushUnit::State::kRefused && trial;
     if (!tried && unit.state != PushUnit::State::kMissing &&
         (unit.state != PushUnit::State::kBehind ||
-         (!sent_earlier_one && !IsNext(unit)))) {
+         (!sent_earlier_one && !unit.IsNextIn(sequences_)))) {
       continue;
     }
     sent_earlier_one = true;
@@ -752,7 +652,7 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
     const Owner owner = routes_.OwnerOf(shard);
     PullUnit& unit = open[owner];
     unit.shards.push_back(shard);
-    unit.bytes += AnswerBytes(shard, kind);
+    unit.bytes += AnswerBytes(view(), shard, kind);
     if (unit.bytes >= LinkTo(owner).second.message_size.bytes() ||
         unit.shards.size() >= options_.message_entries) {
       close(owner, unit);
@@ -873,66 +773,26 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
                             uint64_t view_number, absl::Time now,
                             Effects* effects) {
   const int32_t shard = answer.shard();
-  const auto wanted = std::find(unit.shards.begin(), unit.shards.end(), shard);
-  if (wanted == unit.shards.end()) return true;
+  if (!unit.Wants(shard)) return true;
   if (view_number < view().RangeSince(ShardId{shard})) {
     SetResend(unit, now);  // Answered before the shard was cut in two.
     return true;
   }
-  const auto fail = [&](const absl::Status& why) {
-    effects->failure = why;
+  absl::StatusOr<ShardValue> value =
+      ValueOf(answer, frames, unit.kind, routes_, from);
+  if (!value.ok()) {
+    effects->failure = value.status();
     return false;
-  };
-  if (answer.has_state() != (unit.kind == PullKind::kState)) {
-    return fail(absl::InternalError(absl::StrCat(
-        routes_.NameOf(from), " answered a pull of ",
-        view().ShardName(ShardId{shard}), " with",
-        answer.has_state() ? "" : "out", " the state of the optimizer")));
   }
-  const size_t slots = unit.kind == PullKind::kState ? SlotsOf(shard) : 0;
-  if (frames.size() != 1 + slots) {
-    return fail(absl::InternalError(absl::StrCat(
-        routes_.NameOf(from), " answered a pull of ",
-        view().ShardName(ShardId{shard}), " with ", frames.size() - 1,
-        " optimizer slots, the table has ", slots)));
-  }
-  const wire::PullAnswer::Values& values =
-      answer.has_state() ? answer.state().values() : answer.values();
-  const wire::Encoding::Kind kind = ValuesOf(shard, unit.kind);
-  const size_t bytes = view().shard(ShardId{shard}).bytes();
-  size_t of_frame = AnswerBytes(shard, unit.kind) - slots * bytes;
-  for (const Payload& tensor : frames) {
-    if (tensor.size() != of_frame || values.kind() != kind) {
-      return fail(absl::InternalError(absl::StrCat(
-          routes_.NameOf(from), " answered a pull of ",
-          view().ShardName(ShardId{shard}), " with ", tensor.size(),
-          " bytes as ", wire::Encoding::Kind_Name(values.kind()), "; ",
-          of_frame, " as ", wire::Encoding::Kind_Name(kind), " are required")));
-    }
-    of_frame = bytes;  // Of each slot.
-  }
-  ShardValue value{.version = values.version(),
-                   .shard_clock = values.shard_clock(),
-                   .values = ExpandParameters(kind, frames.front()),
-                   .slots = {frames.begin() + 1, frames.end()},
-                   .parked = {}};
   // It cannot have been parked for longer than it was under way.
-  if (values.parked_micros() > 0) {
-    value.parked.until = now;
-    value.parked.from =
-        std::max(unit.sent, now - absl::Microseconds(values.parked_micros()));
-  }
-  if (answer.has_state() && StateHash(value.version, value.values,
-                                      value.slots) != answer.state().hash()) {
-    return fail(absl::DataLossError(absl::StrCat(
-        routes_.NameOf(from), " sent ", view().ShardName(ShardId{shard}),
-        " of version ", value.version, ", and other bits arrived")));
+  if (const int64_t parked = ValuesIn(answer).parked_micros(); parked > 0) {
+    value->parked.until = now;
+    value->parked.from = std::max(unit.sent, now - absl::Microseconds(parked));
   }
   if (unit.kind == PullKind::kStep || unit.kind == PullKind::kModel)
     OnPulledAt(from, link, shard, unit.own_clock, now, effects);
-  const size_t answered = AnswerBytes(shard, unit.kind);
-  unit.shards.erase(wanted);
-  unit.bytes -= answered;
+  const size_t answered = AnswerBytes(view(), shard, unit.kind);
+  unit.TakeOut(shard, answered);
   link.pull_bytes_in_flight -= answered;
   bytes_pulled_ += answered;
   unit.waiting_rank = -1;
@@ -940,7 +800,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   unit.doubts = unit.refusals = 0;
   unit.doubt_at = now + link.round_trip.Timeout();
   link.pull_heard = now;
-  pulls_.Bring(unit.pull_id, shard, std::move(value), effects);
+  pulls_.Bring(unit.pull_id, shard, *std::move(value), effects);
   return true;
 }
 
@@ -976,7 +836,7 @@ void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
   QueuePullsBehind(link, unit);
   if (link.in_flight.empty()) link.push_heard = now;
   bytes_pushed_ += unit.bytes;
-  if (Acknowledged(unit)) {  // By the owner before the last move.
+  if (unit.AcceptedIn(sequences_)) {  // By the owner before the last move.
     bytes_resent_ -= unit.bytes;
     unacknowledged_bytes_ -= unit.bytes;
     return;
@@ -1004,7 +864,7 @@ void ClientCore::QueuePullsBehind(Link& link, PushUnit& unit) {
     open.kind = PullKind::kStep;
     open.clock = open.own_clock = *clock;
     open.shards.push_back(entry.shard);
-    open.bytes += AnswerBytes(entry.shard, open.kind);
+    open.bytes += AnswerBytes(view(), entry.shard, open.kind);
   }
   close();
 }
@@ -1069,7 +929,7 @@ void ClientCore::SendProbe(Owner to, Link& link, absl::Time now,
     if (full()) break;
     if (unit.state != PushUnit::State::kSent) continue;
     for (const PushEntry& entry : unit.entries) {
-      if (!Acknowledged(entry) && !full()) shards.insert(entry.shard);
+      if (!entry.AcceptedIn(sequences_) && !full()) shards.insert(entry.shard);
     }
   }
   for (const PullUnit& unit : link.pulls_in_flight) {
@@ -1119,7 +979,7 @@ void ClientCore::OnProbeReply(Owner from, const wire::ProbeReply& reply,
     if (unit.state != PushUnit::State::kSent || unit.request_id > probe)
       continue;
     for (const PushEntry& entry : unit.entries) {
-      if (!Acknowledged(entry) && known.count(entry.shard) > 0)
+      if (!entry.AcceptedIn(sequences_) && known.count(entry.shard) > 0)
         unit.state = PushUnit::State::kMissing;
     }
     const bool missing = unit.state == PushUnit::State::kMissing;

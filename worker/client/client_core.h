@@ -74,8 +74,10 @@
 #include "worker/client/message_size.h"
 #include "worker/client/pending_pulls.h"
 #include "worker/client/pull_result.h"
+#include "worker/client/pull_unit.h"
 #include "worker/client/push_clock.h"
 #include "worker/client/push_sequences.h"
+#include "worker/client/push_unit.h"
 #include "worker/client/routes.h"
 #include "worker/client/shard_split.h"
 
@@ -222,78 +224,6 @@ class ClientCore {
   size_t links() const { return links_.size(); }
 
  private:
-  struct PushEntry {
-    enum class Kind { kGradient, kAdvance, kInstallation };
-    Kind kind = Kind::kGradient;
-    int32_t shard = 0;
-    uint64_t seq = 0;
-    Clock clock = 0;
-    Version version = 0;         // As in wire::Push; none of an advance.
-    StepOptions options = {};    // Of a gradient.
-    GradientCode code = {};      // Likewise: how it is in `values`,
-    size_t elements = 0;         // and how many there are.
-    Payload values;              // The gradient, or what is installed.
-    std::vector<Payload> slots;  // Of an installation.
-    uint64_t hash = 0;           // Likewise.
-    // The pull that asks for the shard behind the first transmission of this; 0
-    // if none does.
-    uint64_t then_pull = 0;
-    size_t bytes() const { return values.size() * (1 + slots.size()); }
-  };
-  struct PushUnit {  // One message.
-    std::vector<PushEntry> entries;
-    size_t bytes = 0;
-    // The tables of a message that has gradients of one clock only.
-    struct Gradients {
-      Clock clock = 0;
-      TableId first{};
-      TableId last{};
-    };
-    std::optional<Gradients> gradients;
-    void Add(PushEntry entry, TableId table);
-    // Whether a message of these, which is made later, goes before it.
-    bool IsOvertakenBy(const std::optional<Gradients>& later) const {
-      return gradients.has_value() && later.has_value() &&
-             gradients->clock == later->clock && later->last < gradients->first;
-    }
-    bool small = false;  // It was sent before it was full.
-    enum class State {
-      kSent,     // The answer, if any, has not decided about all entries.
-      kMissing,  // The shard thread does not have it: to be sent again now.
-      kRefused,  // With RETRY or MOVED.
-      kBehind,   // Refused, because an earlier push was missing.
-    };
-    State state = State::kSent;
-    uint64_t request_id = 0;  // Of the last transmission.
-    absl::Time sent;          // Likewise.
-    size_t under_way = 0;     // Bytes, with it, if that was the first one.
-    bool answered = false;    // Likewise, though perhaps in part.
-    bool trial = false;       // Likewise: of what was refused.
-  };
-  enum class PullKind { kStep, kModel, kJoin, kState };
-  struct PullUnit {        // One message.
-    uint64_t id = 0;       // wire::Pull.id
-    uint64_t pull_id = 0;  // PullResult::pull_id
-    PullKind kind = PullKind::kStep;
-    Clock clock = 0;
-    Clock own_clock = 0;
-    std::vector<int32_t> shards;  // Still unanswered.
-    bool Wants(int32_t shard) const {
-      return std::find(shards.begin(), shards.end(), shard) != shards.end();
-    }
-    size_t bytes = 0;       // Of the shards still unanswered.
-    absl::Time sent;        // For the first time.
-    uint64_t asked_as = 0;  // Number of the last transmission.
-    absl::Time doubt_at;    // A probe is due.
-    bool doubted = false;   // A probe newer than asked_as will decide.
-    int doubts = 0;         // That ended with a repetition.
-    absl::Time resend_at = absl::InfiniteFuture();  // After a refusal.
-    int refusals = 0;
-    int unanswered_sends = 0;   // Repetitions since the last sign of life.
-    int32_t waiting_rank = -1;  // Known after a PARKED answer.
-    Clock waiting_clock = 0;
-    absl::Time waiting_since;  // For that clock of that rank.
-  };
   struct Link {  // To one shard thread.
     Link(const RoundTrip::Options& round_trip,
          const MessageSize::Options& message_size)
@@ -334,22 +264,6 @@ class ClientCore {
   using Links = std::map<Owner, Link>;
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
-  // How the values of a shard are in an answer, and its payload bytes.
-  wire::Encoding::Kind ValuesOf(int32_t shard, PullKind kind) const {
-    if (kind == PullKind::kModel || kind == PullKind::kState)
-      return wire::Encoding::FLOAT32;
-    return view().table(view().shard(ShardId{shard}).table).pulled_as();
-  }
-  size_t AnswerBytes(int32_t shard, PullKind kind) const {
-    const ShardRange& range = view().shard(ShardId{shard});
-    const GradientCode code = {.kind = ValuesOf(shard, kind)};
-    return code.Bytes(static_cast<size_t>(range.elements())) +
-           range.bytes() * (kind == PullKind::kState ? SlotsOf(shard) : 0);
-  }
-  size_t SlotsOf(int32_t shard) const {
-    const TableId table = view().shard(ShardId{shard}).table;
-    return static_cast<size_t>(view().optimizer(table).slot_count());
-  }
   void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
   // The table is pushed for the present clock, which may be the clock's end.
   void EndTable(TableId table, absl::Time now, Effects* effects);
@@ -415,12 +329,6 @@ class ClientCore {
   void SendProbe(Owner to, Link& link, absl::Time now, Effects* effects);
   Send NewSend(Owner to) const;
   absl::Duration RefusedDelay(int refusals) const;
-  // False if an earlier push to a shard of the unit is missing there.
-  bool IsNext(const PushUnit& unit) const;
-  bool Acknowledged(const PushUnit& unit) const;
-  bool Acknowledged(const PushEntry& entry) const {
-    return entry.seq <= sequences_.accepted(entry.shard);
-  }
   void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
                    Effects* effects);
   void OnPullReply(Owner from, const Message& message, absl::Time now,

@@ -1,0 +1,87 @@
+#include "worker/client/pull_answer.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/compress/gradient_code.h"
+#include "common/io/state_hash.h"
+
+namespace slackline {
+namespace {
+
+// How the values of a shard are in an answer.
+wire::Encoding::Kind EncodingIn(const View& view, int32_t shard,
+                                PullKind kind) {
+  if (kind == PullKind::kModel || kind == PullKind::kState)
+    return wire::Encoding::FLOAT32;
+  return view.table(view.shard(ShardId{shard}).table).pulled_as();
+}
+
+// The optimizer slots of a shard in an answer.
+size_t SlotsIn(const View& view, int32_t shard, PullKind kind) {
+  if (kind != PullKind::kState) return 0;
+  const TableId table = view.shard(ShardId{shard}).table;
+  return static_cast<size_t>(view.optimizer(table).slot_count());
+}
+
+size_t BytesOfValues(const View& view, int32_t shard, PullKind kind) {
+  const GradientCode code = {.kind = EncodingIn(view, shard, kind)};
+  return code.Bytes(static_cast<size_t>(view.shard(ShardId{shard}).elements()));
+}
+
+}  // namespace
+
+size_t AnswerBytes(const View& view, int32_t shard, PullKind kind) {
+  return BytesOfValues(view, shard, kind) +
+         SlotsIn(view, shard, kind) * view.shard(ShardId{shard}).bytes();
+}
+
+absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
+                                   absl::Span<const Payload> frames,
+                                   PullKind kind, const Routes& routes,
+                                   Owner from) {
+  const View& view = routes.view();
+  const int32_t shard = answer.shard();
+  // Begins every message about the answer.
+  const auto answered = [&] {
+    return absl::StrCat(routes.NameOf(from), " answered a pull of ",
+                        view.ShardName(ShardId{shard}), " with");
+  };
+  if (answer.has_state() != (kind == PullKind::kState)) {
+    return absl::InternalError(absl::StrCat(answered(),
+                                            answer.has_state() ? "" : "out",
+                                            " the state of the optimizer"));
+  }
+  const size_t slots = SlotsIn(view, shard, kind);
+  if (frames.size() != 1 + slots) {
+    return absl::InternalError(absl::StrCat(answered(), " ", frames.size() - 1,
+                                            " optimizer slots, the table has ",
+                                            slots));
+  }
+  const wire::PullAnswer::Values& values = ValuesIn(answer);
+  const wire::Encoding::Kind encoding = EncodingIn(view, shard, kind);
+  size_t bytes = BytesOfValues(view, shard, kind);
+  for (const Payload& frame : frames) {
+    if (frame.size() != bytes || values.kind() != encoding) {
+      return absl::InternalError(absl::StrCat(
+          answered(), " ", frame.size(), " bytes as ",
+          wire::Encoding::Kind_Name(values.kind()), "; ", bytes, " as ",
+          wire::Encoding::Kind_Name(encoding), " are required"));
+    }
+    bytes = view.shard(ShardId{shard}).bytes();  // Of each slot.
+  }
+  ShardValue value{.version = values.version(),
+                   .shard_clock = values.shard_clock(),
+                   .values = ExpandParameters(encoding, frames.front()),
+                   .slots = {frames.begin() + 1, frames.end()},
+                   .parked = {}};
+  if (answer.has_state() && StateHash(value.version, value.values,
+                                      value.slots) != answer.state().hash()) {
+    return absl::DataLossError(absl::StrCat(
+        routes.NameOf(from), " sent ", view.ShardName(ShardId{shard}),
+        " of version ", value.version, ", and other bits arrived"));
+  }
+  return value;
+}
+
+}  // namespace slackline

@@ -1,0 +1,41 @@
+// What the answer to a pull of one shard has: its size, how its values are
+// encoded, and whether what a server has sent is that.
+//
+// Pure functions of the view.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/payload.h"
+#include "common/view/shard_map.h"
+#include "proto/data.pb.h"
+#include "worker/client/pull_result.h"
+#include "worker/client/pull_unit.h"
+#include "worker/client/routes.h"
+
+namespace slackline {
+
+// Payload bytes of the answer for this shard of the view.
+size_t AnswerBytes(const View& view, int32_t shard, PullKind kind);
+
+// The values of the shard in `answer`, whose payloads are `frames`, at least
+// one. The answer came from `from`. InternalError: it is no answer to a pull of
+// this kind, or has another number of bytes, another encoding or another number
+// of slots than the view says. DataLoss: the bits of a state are not those that
+// were sent. How long the pull was parked is not filled in.
+absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
+                                   absl::Span<const Payload> frames,
+                                   PullKind kind, const Routes& routes,
+                                   Owner from);
+
+// Those of an answer that has values or a state.
+inline const wire::PullAnswer::Values& ValuesIn(
+    const wire::PullAnswer& answer) {
+  return answer.has_state() ? answer.state().values() : answer.values();
+}
+
+}  // namespace slackline

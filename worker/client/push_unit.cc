@@ -1,0 +1,113 @@
+#include "worker/client/push_unit.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "common/io/state_hash.h"
+
+namespace slackline {
+
+PushEntry PushEntry::SplitAt(const ShardSplit& split) {
+  PushEntry rest = *this;
+  rest.shard = split.cut_off;
+  switch (kind) {
+    case Kind::kAdvance:
+      break;
+    case Kind::kGradient: {
+      const CodedGradient whole(values, code);
+      const size_t whole_elements = elements;
+      const auto take = [&](PushEntry& part, size_t begin, size_t count) {
+        CodedGradient of_part = Slice(whole, whole_elements, begin, count);
+        part.values = std::move(of_part.bytes);
+        part.code = of_part.code;
+        part.elements = count;
+      };
+      take(*this, 0, split.kept_elements);
+      take(rest, split.kept_elements, whole_elements - split.kept_elements);
+      break;
+    }
+    case Kind::kInstallation: {
+      const size_t kept_bytes = split.kept_bytes();
+      const auto cut = [&](Payload& kept_part, Payload& cut_part) {
+        cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
+        kept_part = kept_part.Slice(0, kept_bytes);
+      };
+      cut(values, rest.values);
+      for (size_t i = 0; i < slots.size(); ++i) cut(slots[i], rest.slots[i]);
+      for (PushEntry* const part : {this, &rest})
+        part->hash = StateHash(part->version, part->values, part->slots);
+      break;
+    }
+  }
+  return rest;
+}
+
+void PushUnit::Add(PushEntry entry, TableId table) {
+  if (entry.kind != PushEntry::Kind::kGradient ||
+      (gradients.has_value() && gradients->clock != entry.clock)) {
+    gradients.reset();
+  } else if (entries.empty()) {
+    gradients = {.clock = entry.clock, .first = table, .last = table};
+  } else if (gradients.has_value()) {
+    gradients->first = std::min(gradients->first, table);
+    gradients->last = std::max(gradients->last, table);
+  }
+  bytes += entry.bytes();
+  entries.push_back(std::move(entry));
+}
+
+bool PushUnit::AcceptedIn(const PushSequences& sequences) const {
+  return std::all_of(
+      entries.begin(), entries.end(),
+      [&](const PushEntry& entry) { return entry.AcceptedIn(sequences); });
+}
+
+bool PushUnit::IsNextIn(const PushSequences& sequences) const {
+  std::map<int32_t, uint64_t> last;  // In the unit so far, by shard.
+  for (const PushEntry& entry : entries) {
+    if (entry.AcceptedIn(sequences)) continue;
+    const uint64_t before =
+        last.try_emplace(entry.shard, sequences.accepted(entry.shard))
+            .first->second;
+    if (entry.seq != before + 1) return false;
+    last[entry.shard] = entry.seq;
+  }
+  return true;
+}
+
+void PushUnit::Refuse(int32_t shard, const PushSequences& sequences) {
+  const auto first =
+      std::find_if(entries.begin(), entries.end(), [&](const PushEntry& entry) {
+        return entry.shard == shard && !entry.AcceptedIn(sequences);
+      });
+  if (first == entries.end()) return;
+  if (sequences.accepted(shard) + 1 == first->seq) {
+    state = State::kRefused;
+  } else if (state == State::kSent) {
+    state = State::kBehind;
+  }
+}
+
+size_t PushUnit::SplitAt(const ShardSplit& split) {
+  size_t before = 0;  // Bytes that the shard's entries had,
+  size_t after = 0;   // and have with their parts.
+  std::vector<PushEntry> parts;
+  parts.reserve(entries.size());
+  for (PushEntry& entry : entries) {
+    if (entry.shard != split.kept) {
+      parts.push_back(std::move(entry));
+      continue;
+    }
+    before += entry.bytes();
+    PushEntry rest = entry.SplitAt(split);
+    after += entry.bytes() + rest.bytes();
+    parts.push_back(std::move(entry));
+    parts.push_back(std::move(rest));
+  }
+  entries = std::move(parts);
+  bytes += after - before;
+  return after - before;
+}
+
+}  // namespace slackline
