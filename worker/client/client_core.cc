@@ -42,9 +42,7 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
 }
 
 void ClientCore::ForgetServersGone() {
-  std::erase_if(answers_, [&](const auto& entry) {
-    return view().FindServer(entry.first) == nullptr;
-  });
+  counts_.ForgetServersGone(view());
   std::erase_if(links_, [&](const auto& entry) {
     const auto& [owner, link] = entry;
     if (!link.idle() || routes_.Has(owner)) return false;
@@ -85,18 +83,13 @@ bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
 
 void ClientCore::ApplySplit(const ShardSplit& split) {
   sequences_.Split(split);
-  const auto cut_push = [&](PushUnit& unit) {
-    const size_t more = unit.SplitAt(split);
-    unacknowledged_bytes_ += more;
-    return more;
-  };
   for (auto& [owner, link] : links_) {
-    cut_push(link.open);
-    for (PushUnit& unit : link.queued) cut_push(unit);
+    counts_.Grown(link.open.SplitAt(split));
+    for (PushUnit& unit : link.queued) counts_.Grown(unit.SplitAt(split));
     for (PushUnit& unit : link.in_flight) {
-      const size_t more = cut_push(unit);
+      const size_t more = unit.SplitAt(split);
       link.push_bytes_in_flight += more;
-      bytes_pushed_ += more;
+      counts_.GrownInFlight(more);
     }
     for (PullUnit& unit : link.pulls_queued) unit.SplitAt(split);
     for (PullUnit& unit : link.pulls_in_flight) unit.SplitAt(split);
@@ -157,9 +150,7 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
     for (PushUnit& unit : link.in_flight) {
       const size_t taken = take_pushes(here, unit);
       link.push_bytes_in_flight -= taken;
-      // Counted again where they go; this time was in vain.
-      bytes_pushed_ -= taken;
-      bytes_resent_ += taken;
+      counts_.Rerouted(taken);
     }
     for (PushUnit& unit : link.queued) take_pushes(here, unit);
     take_pushes(here, link.open);
@@ -347,7 +338,7 @@ void ClientCore::Add(PushEntry entry) {
   Links::value_type& at = LinkTo(routes_.OwnerOf(entry.shard));
   Link& link = at.second;
   Touch(at);
-  unacknowledged_bytes_ += entry.bytes();
+  counts_.Pushed(entry.bytes());
   const TableId table = view().shard(ShardId{entry.shard}).table;
   if (!link.open.entries.empty() && !link.queued.empty() &&
       entry.kind == PushEntry::Kind::kGradient) {
@@ -458,9 +449,7 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
     unit->answered = true;
     link->round_trip.Add(now - unit->sent);
     link->message_size.Add(unit->under_way, now - unit->sent);
-    AnswerTimes& answers = answers_[from.server];
-    ++answers.messages;
-    answers.time += now - unit->sent;
+    counts_.Answered(from.server, now - unit->sent);
   }
   for (const wire::PushAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
@@ -524,7 +513,7 @@ bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
   const auto drop = [&](const PushUnit& unit) {
     if (!unit.AcceptedIn(sequences_)) return false;
     link.push_bytes_in_flight -= unit.bytes;
-    unacknowledged_bytes_ -= unit.bytes;
+    counts_.Accepted(unit.bytes);
     if (unit.small) --link.small_in_flight;
     return true;
   };
@@ -534,7 +523,7 @@ bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
     link.in_flight.pop_front();
   std::erase_if(link.in_flight, drop);
   if (link.in_flight.size() == before) return false;
-  if (unacknowledged_bytes_ == 0) acknowledged_at_ = now;
+  counts_.AcceptedInFlight(now);
   link.push_heard = now;
   link.push_doubts = 0;
   link.push_doubt_at = absl::InfiniteFuture();  // Counts from now on.
@@ -552,8 +541,7 @@ void ClientCore::Repair(Owner to, Link& link, bool trial, absl::Time now,
       continue;
     }
     sent_earlier_one = true;
-    bytes_resent_ += SendPush(to, unit, now, effects);
-    ++retries_;
+    counts_.SentAgain(SendPush(to, unit, now, effects));
     if (!tried) continue;
     unit.trial = true;
     trial = false;
@@ -698,7 +686,7 @@ void ClientCore::AskAgain(Owner to, Link& link, PullUnit& unit, absl::Time now,
                           Effects* effects) {
   if (unit.waiting_rank < 0) {
     ++unit.unanswered_sends;
-    ++retries_;
+    counts_.AskedAgain();
   }
   SendPull(to, link, unit, now, effects);
 }
@@ -794,7 +782,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   const size_t answered = AnswerBytes(view(), shard, unit.kind);
   unit.TakeOut(shard, answered);
   link.pull_bytes_in_flight -= answered;
-  bytes_pulled_ += answered;
+  counts_.Pulled(answered);
   unit.waiting_rank = -1;
   unit.doubted = false;
   unit.doubts = unit.refusals = 0;
@@ -807,8 +795,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
 void ClientCore::OnParked(Link& link, PullUnit& unit,
                           const wire::PullAnswer::Parked& at, absl::Time now) {
   // What looked like a retry was a question, and this is its answer.
-  retries_ -= unit.unanswered_sends;
-  unit.unanswered_sends = 0;
+  counts_.WereQuestions(std::exchange(unit.unanswered_sends, 0));
   if (unit.waiting_rank < 0) {
     unit.waiting_since = std::max(unit.sent, link.pull_heard);
   } else if (unit.waiting_rank != at.rank() ||
@@ -835,15 +822,14 @@ void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
                            Effects* effects) {
   QueuePullsBehind(link, unit);
   if (link.in_flight.empty()) link.push_heard = now;
-  bytes_pushed_ += unit.bytes;
   if (unit.AcceptedIn(sequences_)) {  // By the owner before the last move.
-    bytes_resent_ -= unit.bytes;
-    unacknowledged_bytes_ -= unit.bytes;
+    counts_.SentFirst(unit.bytes, 0);
+    counts_.Accepted(unit.bytes);
     return;
   }
   link.push_bytes_in_flight += unit.bytes;
   if (unit.small) ++link.small_in_flight;
-  bytes_resent_ -= unit.bytes - SendPush(to, unit, now, effects);
+  counts_.SentFirst(unit.bytes, SendPush(to, unit, now, effects));
   unit.under_way = link.push_bytes_in_flight;
   link.in_flight.push_back(std::move(unit));
 }

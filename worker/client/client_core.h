@@ -69,6 +69,7 @@
 #include "common/optim/step_options.h"
 #include "common/time/round_trip.h"
 #include "common/view/shard_map.h"
+#include "worker/client/client_counts.h"
 #include "worker/client/client_effects.h"
 #include "worker/client/client_options.h"
 #include "worker/client/message_size.h"
@@ -172,9 +173,9 @@ class ClientCore {
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
 
   // Payload bytes pushed and not yet acknowledged, queued ones included.
-  size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
+  size_t unacknowledged_bytes() const { return counts_.unacknowledged_bytes(); }
   // When all that was pushed until then was acknowledged last.
-  absl::Time acknowledged_at() const { return acknowledged_at_; }
+  absl::Time acknowledged_at() const { return counts_.acknowledged_at(); }
   // What this worker waits for. A parked pull makes it kWorkers, unless a shard
   // thread has left something else unanswered for several time-outs: then
   // whoever holds up that server may hold up the others as well.
@@ -206,20 +207,19 @@ class ClientCore {
   Sizes sizes() const;
 
   // Payload bytes of pushes: each counts once, when it is first sent.
-  uint64_t bytes_pushed() const { return bytes_pushed_; }
+  uint64_t bytes_pushed() const { return counts_.bytes_pushed(); }
   // Payload bytes of pushes that were sent again. The share of useful bytes is
   // bytes_pushed() / (bytes_pushed() + bytes_resent()).
-  uint64_t bytes_resent() const { return bytes_resent_; }
-  uint64_t bytes_pulled() const { return bytes_pulled_; }
+  uint64_t bytes_resent() const { return counts_.bytes_resent(); }
+  uint64_t bytes_pulled() const { return counts_.bytes_pulled(); }
   // Pushes and pulls that were sent again. Probes are none, nor are questions
   // of a pull that turns out to be parked.
-  uint64_t retries() const { return retries_; }
+  uint64_t retries() const { return counts_.retries(); }
   // How long servers have taken to answer pushes, by their indices.
-  struct AnswerTimes {
-    uint64_t messages = 0;
-    absl::Duration time;
-  };
-  const std::map<int32_t, AnswerTimes>& answers() const { return answers_; }
+  using AnswerTimes = ClientCounts::AnswerTimes;
+  const std::map<int32_t, AnswerTimes>& answers() const {
+    return counts_.answers();
+  }
   // How many shard threads it keeps a state for.
   size_t links() const { return links_.size(); }
 
@@ -355,13 +355,7 @@ class ClientCore {
   PushClock push_clock_;
   PendingPulls pulls_;
   uint64_t next_request_id_ = 1;
-  size_t unacknowledged_bytes_ = 0;
-  absl::Time acknowledged_at_ = absl::InfinitePast();
-  uint64_t bytes_pushed_ = 0;
-  uint64_t bytes_resent_ = 0;
-  uint64_t bytes_pulled_ = 0;
-  uint64_t retries_ = 0;
-  std::map<int32_t, AnswerTimes> answers_;
+  ClientCounts counts_;
 };
 
 }  // namespace slackline
