@@ -1,19 +1,31 @@
 #include "worker/client/client_core.h"
 
-#include <algorithm>
-#include <iterator>
+#include <map>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "common/io/state_hash.h"
 #include "common/status.h"
 #include "worker/client/pull_answer.h"
 
 namespace slackline {
+
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
       routes_(std::move(view)),
       sequences_(this->view().shard_count()),
       push_clock_(this->view().proto().table_size()) {}
+
+ClientParts ClientCore::Parts(absl::Time now, Effects* effects) {
+  return {.options = options_,
+          .routes = routes_,
+          .sequences = sequences_,
+          .pulls = pulls_,
+          .numbers = numbers_,
+          .counts = counts_,
+          .now = now,
+          .effects = *effects};
+}
 
 // ---- Moves and splits -----------------------------------------------------
 
@@ -23,47 +35,31 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
   const Routes::Change change = routes_.Take(std::move(view));
   if (this->view().FindWorker(options_.rank, options_.incarnation) == nullptr)
     effects->fenced = true;
-  for (const ShardSplit& split : change.splits) ApplySplit(split);
-  // What servers have refused under the old view, they may accept now.
-  for (auto& [owner, link] : links_) {
-    const absl::Time soon = now + options_.refused_delay;
-    link.trials = 0;
-    if (link.trial_at < absl::InfiniteFuture())
-      link.trial_at = std::min(link.trial_at, soon);
-    for (PullUnit& unit : link.pulls_in_flight) {
-      unit.refusals = 0;
-      if (unit.resend_at < absl::InfiniteFuture())
-        unit.resend_at = std::min(unit.resend_at, soon);
-    }
-    SetWakeup(owner, link);
+  for (const ShardSplit& split : change.splits) {
+    sequences_.Split(split);
+    links_.Split(split, counts_);
+    pulls_.Split(routes_.shared_view(), split);
   }
-  if (change.moved) Reroute(now, effects);
-  ForgetServersGone();
-}
-
-void ClientCore::ForgetServersGone() {
-  counts_.ForgetServersGone(view());
-  std::erase_if(links_, [&](const auto& entry) {
-    const auto& [owner, link] = entry;
-    if (!link.idle() || routes_.Has(owner)) return false;
-    wakeups_.erase({link.wakeup, owner});
-    return true;
-  });
+  links_.OnNewView(now + options_.refused_delay);
+  if (change.moved) links_.Reroute(Parts(now, effects));
+  counts_.ForgetServersGone(this->view());
+  links_.ForgetServersGone(routes_);
 }
 
 template <typename Answers>
-void ClientCore::FollowRefusals(const Answers& answers, absl::Time now,
-                                Effects* effects) {
+void ClientCore::FollowRefusals(const Answers& answers,
+                                const ClientParts& parts) {
   bool moved = false;
   for (const auto& answer : answers) {
     if (answer.refusal().moved().has_to())
       moved |= routes_.Relocate(answer.shard(), answer.refusal().moved().to());
   }
-  if (moved) Reroute(now, effects);
+  if (moved) links_.Reroute(parts);
 }
 
 bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
-                          const wire::Refusal& refusal, Effects* effects) {
+                          const wire::Refusal& refusal,
+                          Effects* effects) const {
   switch (refusal.why_case()) {
     case wire::Refusal::kRetry:
     case wire::Refusal::kMoved:
@@ -79,143 +75,6 @@ bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
                                                   : refusal.rejected()));
       return true;
   }
-}
-
-void ClientCore::ApplySplit(const ShardSplit& split) {
-  sequences_.Split(split);
-  for (auto& [owner, link] : links_) {
-    counts_.Grown(link.open.SplitAt(split));
-    for (PushUnit& unit : link.queued) counts_.Grown(unit.SplitAt(split));
-    for (PushUnit& unit : link.in_flight) {
-      const size_t more = unit.SplitAt(split);
-      link.push_bytes_in_flight += more;
-      counts_.GrownInFlight(more);
-    }
-    for (PullUnit& unit : link.pulls_queued) unit.SplitAt(split);
-    for (PullUnit& unit : link.pulls_in_flight) unit.SplitAt(split);
-  }
-  pulls_.Split(routes_.shared_view(), split);
-}
-
-void ClientCore::Reroute(absl::Time now, Effects* effects) {
-  struct Strayed {
-    std::vector<PushUnit> pushes;
-    std::vector<PullUnit> pulls;
-  };
-  std::map<Owner, Strayed> to;
-  const auto take_pushes = [&](Owner here, PushUnit& unit) {
-    size_t taken = 0;
-    std::erase_if(unit.entries, [&](PushEntry& entry) {
-      if (routes_.OwnerOf(entry.shard) == here) return false;
-      std::vector<PushUnit>& units = to[routes_.OwnerOf(entry.shard)].pushes;
-      const size_t bytes = entry.bytes();
-      if (units.empty() ||
-          units.back().bytes + bytes > options_.message_bytes ||
-          units.back().entries.size() >= options_.message_entries) {
-        units.emplace_back();
-      }
-      units.back().bytes += bytes;
-      units.back().entries.push_back(std::move(entry));
-      taken += bytes;
-      return true;
-    });
-    unit.bytes -= taken;
-    return taken;
-  };
-  const auto take_pulls = [&](Owner here, PullUnit& unit) {
-    size_t taken = 0;
-    std::map<Owner, PullUnit> parts;
-    std::erase_if(unit.shards, [&](int32_t shard) {
-      const Owner owner = routes_.OwnerOf(shard);
-      if (owner == here) return false;
-      const size_t bytes = AnswerBytes(view(), shard, unit.kind);
-      PullUnit& part = parts.try_emplace(owner, unit.Sibling()).first->second;
-      part.shards.push_back(shard);
-      part.bytes += bytes;
-      taken += bytes;
-      return true;
-    });
-    unit.bytes -= std::min(unit.bytes, taken);
-    for (auto& [owner, part] : parts) {
-      part.id = next_request_id_++;
-      to[owner].pulls.push_back(std::move(part));
-    }
-    return taken;
-  };
-  for (Links::value_type& entry : links_) {
-    const Owner here = entry.first;
-    Link& link = entry.second;
-    Touch(entry);
-    // In the order in which they were made, so that each shard's stays.
-    for (PushUnit& unit : link.in_flight) {
-      const size_t taken = take_pushes(here, unit);
-      link.push_bytes_in_flight -= taken;
-      counts_.Rerouted(taken);
-    }
-    for (PushUnit& unit : link.queued) take_pushes(here, unit);
-    take_pushes(here, link.open);
-    std::erase_if(link.queued,
-                  [](const PushUnit& unit) { return unit.entries.empty(); });
-    std::erase_if(link.in_flight, [&](const PushUnit& unit) {
-      if (unit.entries.empty() && unit.small) --link.small_in_flight;
-      return unit.entries.empty();
-    });
-    DropAcknowledged(link, now);  // Units of which only that is left.
-    for (PullUnit& unit : link.pulls_in_flight) {
-      link.pull_bytes_in_flight -=
-          std::min(link.pull_bytes_in_flight, take_pulls(here, unit));
-    }
-    for (PullUnit& unit : link.pulls_queued) take_pulls(here, unit);
-    const auto empty_pull = [](const PullUnit& u) { return u.shards.empty(); };
-    std::erase_if(link.pulls_in_flight, empty_pull);
-    std::erase_if(link.pulls_queued, empty_pull);
-  }
-  for (auto& [owner, strays] : to) {
-    Links::value_type& entry = LinkTo(owner);
-    Link& link = entry.second;
-    Touch(entry);
-    for (PushUnit& unit : strays.pushes) link.queued.push_back(std::move(unit));
-    // Somebody waits for these.
-    link.pulls_queued.insert(link.pulls_queued.begin(),
-                             std::make_move_iterator(strays.pulls.begin()),
-                             std::make_move_iterator(strays.pulls.end()));
-  }
-  PumpTouched(now, effects);
-}
-
-ClientCore::Links::value_type& ClientCore::LinkTo(Owner owner) {
-  const auto known = links_.find(owner);
-  if (known != links_.end()) return *known;
-  const bool by_socket =
-      options_.by_socket != nullptr && options_.by_socket(view(), owner);
-  const size_t bytes = options_.message_bytes;
-  return *links_
-              .try_emplace(
-                  owner,
-                  RoundTrip::Options{.timeout_min = options_.retry_initial,
-                                     .timeout_max = options_.retry_max},
-                  MessageSize::Options{
-                      .bytes_min = bytes,
-                      .bytes_max =
-                          by_socket
-                              ? std::max(bytes, options_.socket_message_bytes)
-                              : bytes,
-                      .time = options_.socket_message_time})
-              .first;
-}
-
-void ClientCore::Touch(Links::value_type& link) {
-  if (link.second.touched) return;
-  link.second.touched = true;
-  touched_.push_back(&link);
-}
-
-void ClientCore::PumpTouched(absl::Time now, Effects* effects) {
-  for (Links::value_type* const entry : touched_) {
-    entry->second.touched = false;
-    Pump(entry->first, entry->second, now, effects);
-  }
-  touched_.clear();
 }
 
 // ---- Push -----------------------------------------------------------------
@@ -242,7 +101,6 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
   }
   SL_RETURN_IF_ERROR(CheckMomentum(options, view().optimizer(table), name));
   for (const ShardRange& range : view().ShardsOf(table)) {
-    const int32_t shard = static_cast<int32_t>(range.shard);
     // A shard that was cut off since then has the version of its origin.
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
@@ -251,7 +109,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
         Slice(gradient, elements, static_cast<size_t>(range.begin),
               static_cast<size_t>(range.elements()));
     Add({.kind = PushEntry::Kind::kGradient,
-         .shard = shard,
+         .shard = static_cast<int32_t>(range.shard),
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
          .options = options,
@@ -261,25 +119,26 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .slots = {},
          .then_pull = push_clock_.pull_behind()});
   }
-  EndTable(table, now, effects);
+  EndTable(table, Parts(now, effects));
   return absl::OkStatus();
 }
 
 absl::Status ClientCore::SkipTable(Clock clock, TableId table, absl::Time now,
                                    Effects* effects) {
   SL_RETURN_IF_ERROR(push_clock_.Check(clock, table, view()));
-  for (const ShardRange& range : view().ShardsOf(table))
+  for (const ShardRange& range : view().ShardsOf(table)) {
     AddAdvance(static_cast<int32_t>(range.shard), clock + 1,
                push_clock_.pull_behind());
-  EndTable(table, now, effects);
+  }
+  EndTable(table, Parts(now, effects));
   return absl::OkStatus();
 }
 
-void ClientCore::EndTable(TableId table, absl::Time now, Effects* effects) {
+void ClientCore::EndTable(TableId table, const ClientParts& parts) {
   if (push_clock_.End(table)) {
-    EndClock(now, effects);
+    links_.EndClock(parts);
   } else {
-    PumpTouched(now, effects);
+    links_.PumpTouched(parts);
   }
 }
 
@@ -294,7 +153,7 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
       AddAdvance(shard, start);
   }
   push_clock_.GoTo(start);
-  EndClock(now, effects);
+  links_.EndClock(Parts(now, effects));
   return start;
 }
 
@@ -304,16 +163,7 @@ void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
   for (int32_t shard = 0; shard < view().shard_count(); ++shard)
     AddAdvance(shard, clock);
   push_clock_.GoTo(clock);
-  EndClock(now, effects);
-}
-
-void ClientCore::AddAdvance(int32_t shard, Clock clock, uint64_t then_pull) {
-  Add({.kind = PushEntry::Kind::kAdvance,
-       .shard = shard,
-       .clock = clock,
-       .values = Payload(),
-       .slots = {},
-       .then_pull = then_pull});
+  links_.EndClock(Parts(now, effects));
 }
 
 void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
@@ -330,249 +180,58 @@ void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
          .hash = hash});
   }
   push_clock_.GoTo(clock);
-  EndClock(now, effects);
+  links_.EndClock(Parts(now, effects));
+}
+
+void ClientCore::AddAdvance(int32_t shard, Clock clock, uint64_t then_pull) {
+  Add({.kind = PushEntry::Kind::kAdvance,
+       .shard = shard,
+       .clock = clock,
+       .values = Payload(),
+       .slots = {},
+       .then_pull = then_pull});
 }
 
 void ClientCore::Add(PushEntry entry) {
   entry.seq = sequences_.Next(entry.shard);
-  Links::value_type& at = LinkTo(routes_.OwnerOf(entry.shard));
-  Link& link = at.second;
-  Touch(at);
   counts_.Pushed(entry.bytes());
   const TableId table = view().shard(ShardId{entry.shard}).table;
-  if (!link.open.entries.empty() && !link.queued.empty() &&
-      entry.kind == PushEntry::Kind::kGradient) {
-    // What would overtake does not join what does not.
-    const PushUnit& last = link.queued.back();
-    if (last.IsOvertakenBy(PushUnit::Gradients{
-            .clock = entry.clock, .first = table, .last = table}) &&
-        !last.IsOvertakenBy(link.open.gradients)) {
-      CloseOpenUnit(link);
-    }
-  }
-  link.open.Add(std::move(entry), table);
-  if (IsFull(link.open, link.message_size.bytes())) CloseOpenUnit(link);
-}
-
-void ClientCore::EndClock(absl::Time now, Effects* effects) {
-  for (Links::value_type& entry : links_) {
-    Link& link = entry.second;
-    if (link.open.entries.empty() || link.open_may_go) continue;
-    Touch(entry);
-    if (!link.queued.empty() &&
-        link.queued.back().IsOvertakenBy(link.open.gradients)) {
-      CloseOpenUnit(link);
-    } else {
-      link.open_may_go = true;
-    }
-  }
-  PumpTouched(now, effects);
-}
-
-void ClientCore::CloseOpenUnit(Link& link) {
-  auto at = link.queued.end();
-  while (at != link.queued.begin() &&
-         std::prev(at)->IsOvertakenBy(link.open.gradients))
-    --at;
-  link.queued.insert(at, std::move(link.open));
-  link.open = PushUnit();
-  link.open_may_go = false;
-}
-
-ClientCore::Send ClientCore::NewSend(Owner to) const {
-  Send send{.to = to, .message = {}};
-  send.message.header.set_view_number(view().number());
-  send.message.header.set_run(options_.run);
-  return send;
-}
-
-size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
-                            Effects* effects) {
-  unit.state = PushUnit::State::kSent;
-  unit.request_id = next_request_id_++;
-  unit.sent = now;
-  unit.under_way = 0;
-  unit.answered = unit.trial = false;
-  Send send = NewSend(to);
-  wire::PushRequest& push = *send.message.header.mutable_push_request();
-  push.set_request_id(unit.request_id);
-  push.set_phases(view().proto().phase_size());
-  push.set_cuts(view().proto().cut().number());
-  size_t bytes = 0;
-  for (const PushEntry& entry : unit.entries) {
-    if (entry.AcceptedIn(sequences_)) continue;
-    bytes += entry.bytes();
-    wire::Push& fact = *push.add_push();
-    fact.set_shard(entry.shard);
-    fact.set_seq(entry.seq);
-    fact.set_clock(entry.clock);
-    switch (entry.kind) {
-      case PushEntry::Kind::kGradient:
-        fact.set_gradient(entry.version);
-        if (entry.options != StepOptions())
-          *fact.mutable_options() = ToWire(entry.options);
-        if (!entry.code.whole())
-          *fact.mutable_encoding() = EncodingOf(entry.code, entry.elements);
-        break;
-      case PushEntry::Kind::kAdvance:
-        fact.mutable_advance();
-        continue;
-      case PushEntry::Kind::kInstallation:
-        fact.mutable_installation()->set_version(entry.version);
-        fact.mutable_installation()->set_hash(entry.hash);
-        fact.mutable_installation()->set_slots(
-            static_cast<int32_t>(entry.slots.size()));
-        break;
-    }
-    send.message.payloads.push_back(entry.values);
-    for (const Payload& slot : entry.slots)
-      send.message.payloads.push_back(slot);
-  }
-  effects->sends.push_back(std::move(send));
-  return bytes;
+  links_.Touch(routes_.OwnerOf(entry.shard), options_, routes_)
+      .Add(std::move(entry), table, options_);
 }
 
 void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
-                             absl::Time now, Effects* effects) {
-  FollowRefusals(reply.answer(), now, effects);
-  const auto found = links_.find(from);
-  Link* const link = found == links_.end() ? nullptr : &found->second;
-  // The transmission that this answers, if it is the last one of its message.
-  PushUnit* unit = nullptr;
-  if (link != nullptr && reply.request_id() != 0) {
-    const auto at = std::find_if(
-        link->in_flight.begin(), link->in_flight.end(),
-        [&](const PushUnit& u) { return u.request_id == reply.request_id(); });
-    if (at != link->in_flight.end()) unit = &*at;
-  }
-  if (unit != nullptr && !unit->answered) {
-    unit->answered = true;
-    link->round_trip.Add(now - unit->sent);
-    link->message_size.Add(unit->under_way, now - unit->sent);
-    counts_.Answered(from.server, now - unit->sent);
-  }
+                             const ClientParts& parts) {
+  FollowRefusals(reply.answer(), parts);
+  ClientLink* const link = links_.Find(from);
+  if (link != nullptr) link->OnPushReply(reply.request_id(), parts);
   for (const wire::PushAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
     if (!view().HasShard(shard)) continue;
-    OnAcknowledged(from, shard, answer.accepted_seq(), now, effects);
+    OnAccepted(from, shard, answer.accepted_seq(), parts);
     if (!answer.has_refusal()) continue;
-    if (EndsHere(from, shard, "push to", answer.refusal(), effects)) return;
+    if (EndsHere(from, shard, "push to", answer.refusal(), &parts.effects))
+      return;
     // What goes elsewhere by now is not tried again here.
-    if (unit == nullptr || routes_.OwnerOf(shard) != from) continue;
-    unit->Refuse(shard, sequences_);
+    if (link != nullptr && routes_.OwnerOf(shard) == from)
+      link->OnPushRefused(reply.request_id(), shard, parts);
   }
   if (link == nullptr) return;
-  if (unit != nullptr && unit->trial && unit->AcceptedIn(sequences_)) {
-    link->trials = 0;
-    for (PushUnit& other : link->in_flight) {
-      if (other.state == PushUnit::State::kRefused)
-        other.state = PushUnit::State::kMissing;
-    }
-  }
-  DropAcknowledged(*link, now);
-  // Answers come in the order of the questions.
-  const bool overtaken = std::any_of(
-      link->in_flight.begin(), link->in_flight.end(), [&](const PushUnit& u) {
-        return u.state == PushUnit::State::kSent && !u.answered &&
-               u.request_id < reply.request_id() &&
-               u.request_id > link->last_probe;
-      });
-  if (overtaken) SendProbe(from, *link, now, effects);
-  Pump(from, *link, now, effects);
+  link->OnPushReplyEnd(reply.request_id(), parts);
+  links_.SetWakeup(*link);
 }
 
-void ClientCore::OnAcknowledged(Owner from, int32_t shard, uint64_t seq,
-                                absl::Time now, Effects* effects) {
+void ClientCore::OnAccepted(Owner from, int32_t shard, uint64_t seq,
+                            const ClientParts& parts) {
   if (!sequences_.Accept(shard, seq)) return;
-  const auto elsewhere = links_.find(routes_.OwnerOf(shard));
-  if (elsewhere == links_.end() || elsewhere->first == from) return;
+  const Owner owner = routes_.OwnerOf(shard);
+  if (owner == from) return;
   // It has moved since, and its new owner has been or will be sent the same.
-  DropAcknowledged(elsewhere->second, now);
-  Pump(elsewhere->first, elsewhere->second, now, effects);
-}
-
-void ClientCore::OnPulledAt(Owner from, const Link& link, int32_t shard,
-                            Clock own_clock, absl::Time now, Effects* effects) {
-  // Nearly always: the shard answers the push first.
-  if (sequences_.AllAccepted(shard)) return;
-  uint64_t accepted = 0;
-  for (const PushUnit& unit : link.in_flight) {
-    // In the order of their clocks, and nearly always of this one.
-    if (unit.entries.front().clock >= own_clock) break;
-    for (const PushEntry& entry : unit.entries) {
-      if (entry.shard == shard && entry.clock < own_clock &&
-          entry.kind != PushEntry::Kind::kInstallation) {
-        accepted = std::max(accepted, entry.seq);
-      }
-    }
-  }
-  OnAcknowledged(from, shard, accepted, now, effects);
-}
-
-bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
-  const auto drop = [&](const PushUnit& unit) {
-    if (!unit.AcceptedIn(sequences_)) return false;
-    link.push_bytes_in_flight -= unit.bytes;
-    counts_.Accepted(unit.bytes);
-    if (unit.small) --link.small_in_flight;
-    return true;
-  };
-  const size_t before = link.in_flight.size();
-  // Nearly always the oldest ones.
-  while (!link.in_flight.empty() && drop(link.in_flight.front()))
-    link.in_flight.pop_front();
-  std::erase_if(link.in_flight, drop);
-  if (link.in_flight.size() == before) return false;
-  counts_.AcceptedInFlight(now);
-  link.push_heard = now;
-  link.push_doubts = 0;
-  link.push_doubt_at = absl::InfiniteFuture();  // Counts from now on.
-  return true;
-}
-
-void ClientCore::Repair(Owner to, Link& link, bool trial, absl::Time now,
-                        Effects* effects) {
-  bool sent_earlier_one = false;
-  for (PushUnit& unit : link.in_flight) {
-    const bool tried = unit.state == PushUnit::State::kRefused && trial;
-    if (!tried && unit.state != PushUnit::State::kMissing &&
-        (unit.state != PushUnit::State::kBehind ||
-         (!sent_earlier_one && !unit.IsNextIn(sequences_)))) {
-      continue;
-    }
-    sent_earlier_one = true;
-    counts_.SentAgain(SendPush(to, unit, now, effects));
-    if (!tried) continue;
-    unit.trial = true;
-    trial = false;
-  }
-}
-
-absl::Duration ClientCore::RefusedDelay(int refusals) const {
-  absl::Duration delay = options_.refused_delay;
-  for (int i = 0; i < refusals && delay < options_.retry_max; ++i) delay *= 2;
-  return std::max(options_.refused_delay, std::min(delay, options_.retry_max));
-}
-
-void ClientCore::SetPushTimers(Link& link, absl::Time now) {
-  bool sent = false;
-  bool refused = false;
-  bool trial = false;
-  for (const PushUnit& unit : link.in_flight) {
-    sent |= unit.state == PushUnit::State::kSent;
-    refused |= unit.state == PushUnit::State::kRefused;
-    trial |= unit.trial && unit.state == PushUnit::State::kSent;
-  }
-  if (!sent) {
-    link.push_doubt_at = absl::InfiniteFuture();
-  } else if (link.push_doubt_at == absl::InfiniteFuture() && link.probe == 0) {
-    link.push_doubt_at = now + link.round_trip.Timeout(link.push_doubts);
-  }
-  if (!refused) {
-    link.trial_at = absl::InfiniteFuture();
-  } else if (!trial && link.trial_at == absl::InfiniteFuture()) {
-    link.trial_at = now + RefusedDelay(link.trials);
-  }
+  ClientLink* const elsewhere = links_.Find(owner);
+  if (elsewhere == nullptr) return;
+  elsewhere->DropAccepted(parts);
+  elsewhere->Pump(parts);
+  links_.SetWakeup(*elsewhere);
 }
 
 // ---- Pull -----------------------------------------------------------------
@@ -605,102 +264,48 @@ void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
                             Effects* effects) {
   push_clock_.ForgetPull(pull_id);
   pulls_.Forget(pull_id);
-  const auto of_it = [&](const PullUnit& unit) {
-    return unit.pull_id == pull_id;
-  };
-  for (Links::value_type& entry : links_) {
-    Link& link = entry.second;
-    for (const PullUnit& unit : link.pulls_in_flight) {
-      if (of_it(unit)) link.pull_bytes_in_flight -= unit.bytes;
-    }
-    std::erase_if(link.pulls_in_flight, of_it);
-    std::erase_if(link.pulls_queued, of_it);
-    Touch(entry);
-  }
-  PumpTouched(now, effects);
+  links_.ForgetPull(pull_id, Parts(now, effects));
 }
 
 uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
                                absl::Time now, Effects* effects) {
   const uint64_t pull_id = pulls_.Add(routes_.shared_view());
-  std::map<Owner, PullUnit> open;
+  PullUnit like;
+  like.pull_id = pull_id;
+  like.kind = kind;
+  like.clock = clock;
+  like.own_clock = own_clock;
+  std::map<Owner, PullUnit> open;  // By owner: the message being filled.
   const auto close = [&](Owner owner, PullUnit& unit) {
     if (unit.shards.empty()) return;
-    unit.id = next_request_id_++;
-    unit.pull_id = pull_id;
-    unit.kind = kind;
-    unit.clock = clock;
-    unit.own_clock = own_clock;
-    Links::value_type& link = LinkTo(owner);
-    link.second.pulls_queued.push_back(std::move(unit));
-    Touch(link);
-    unit = PullUnit();
+    unit.id = numbers_.Next();
+    links_.Touch(owner, options_, routes_)
+        .Queue(std::exchange(unit, like.Sibling()));
   };
   for (int32_t shard = 0; shard < view().shard_count(); ++shard) {
     const Owner owner = routes_.OwnerOf(shard);
-    PullUnit& unit = open[owner];
+    PullUnit& unit = open.try_emplace(owner, like).first->second;
     unit.shards.push_back(shard);
     unit.bytes += AnswerBytes(view(), shard, kind);
-    if (unit.bytes >= LinkTo(owner).second.message_size.bytes() ||
+    if (unit.bytes >= links_.To(owner, options_, routes_).message_bytes() ||
         unit.shards.size() >= options_.message_entries) {
       close(owner, unit);
     }
   }
   for (auto& [owner, unit] : open) close(owner, unit);
-  PumpTouched(now, effects);
+  links_.PumpTouched(Parts(now, effects));
   return pull_id;
 }
 
-void ClientCore::SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
-                          Effects* effects) {
-  const bool parked = unit.waiting_rank >= 0;
-  unit.asked_as = next_request_id_++;
-  unit.doubted = false;
-  unit.doubt_at = now + link.round_trip.Timeout(parked ? 0 : unit.doubts);
-  unit.resend_at = absl::InfiniteFuture();
-  Send send = NewSend(to);
-  wire::PullRequest& request = *send.message.header.mutable_pull_request();
-  request.set_phases(view().proto().phase_size());
-  request.set_cuts(view().proto().cut().number());
-  wire::Pull& pull = *request.add_pull();
-  pull.set_id(unit.id);
-  pull.mutable_shard()->Assign(unit.shards.begin(), unit.shards.end());
-  switch (unit.kind) {
-    case PullKind::kStep:
-    case PullKind::kModel:
-      pull.mutable_step()->set_clock(unit.clock);
-      pull.mutable_step()->set_own_clock(unit.own_clock);
-      pull.mutable_step()->set_exact(unit.kind == PullKind::kModel);
-      break;
-    case PullKind::kJoin:
-      pull.mutable_join();
-      break;
-    case PullKind::kState:
-      pull.mutable_state()->set_clock(unit.clock);
-      break;
-  }
-  effects->sends.push_back(std::move(send));
-}
-
-void ClientCore::AskAgain(Owner to, Link& link, PullUnit& unit, absl::Time now,
-                          Effects* effects) {
-  if (unit.waiting_rank < 0) {
-    ++unit.unanswered_sends;
-    counts_.AskedAgain();
-  }
-  SendPull(to, link, unit, now, effects);
-}
-
-void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
-                             Effects* effects) {
+void ClientCore::OnPullReply(Owner from, const Message& message,
+                             const ClientParts& parts) {
   const wire::PullReply& reply = message.header.pull_reply();
-  FollowRefusals(reply.answer(), now, effects);
-  const auto found = links_.find(from);
-  if (found == links_.end()) return;
-  Link& link = found->second;
+  FollowRefusals(reply.answer(), parts);
+  ClientLink* const link = links_.Find(from);
+  if (link == nullptr) return;
   PullUnit* unit = nullptr;  // Of the last answer; most are of the same.
   // For whom the pulls wait: for each the one that is furthest behind.
-  std::map<PullUnit*, const wire::PullAnswer::Parked*> parked;
+  std::map<uint64_t, const wire::PullAnswer::Parked*> parked;
   absl::Span<const Payload> frames = message.payloads;
   for (const wire::PullAnswer& answer : reply.answer()) {
     size_t frame_count = answer.has_values() ? 1 : 0;
@@ -709,23 +314,19 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
     if (frame_count > frames.size()) break;
     const absl::Span<const Payload> tensors = frames.first(frame_count);
     frames.remove_prefix(frame_count);
-    if (unit == nullptr || unit->id != answer.pull()) {
-      const auto at = std::find_if(
-          link.pulls_in_flight.begin(), link.pulls_in_flight.end(),
-          [&](const PullUnit& other) { return other.id == answer.pull(); });
-      unit = at == link.pulls_in_flight.end() ? nullptr : &*at;
-    }
+    if (unit == nullptr || unit->id != answer.pull())
+      unit = link->FindPull(answer.pull());
     if (unit == nullptr) continue;  // A repeated answer.
     switch (answer.what_case()) {
       case wire::PullAnswer::kValues:
       case wire::PullAnswer::kState:
-        if (!TakeValues(from, link, *unit, answer, tensors,
-                        message.header.view_number(), now, effects)) {
+        if (!TakeValues(*link, *unit, answer, tensors,
+                        message.header.view_number(), parts)) {
           return;
         }
         break;
       case wire::PullAnswer::kParked: {
-        const wire::PullAnswer::Parked*& at = parked[unit];
+        const wire::PullAnswer::Parked*& at = parked[unit->id];
         if (at == nullptr || answer.parked().clock() < at->clock())
           at = &answer.parked();
         break;
@@ -733,262 +334,79 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
       case wire::PullAnswer::kRefusal:
         if (!view().HasShard(answer.shard())) break;
         if (EndsHere(from, answer.shard(), "pull of", answer.refusal(),
-                     effects)) {
+                     &parts.effects)) {
           return;
         }
         // What goes elsewhere by now is not asked for here again.
-        if (unit->Wants(answer.shard())) SetResend(*unit, now);
+        if (unit->Wants(answer.shard())) link->OnPullRefused(*unit, parts);
         break;
       default:
         break;
     }
   }
-  for (const auto& [waiting, at] : parked) OnParked(link, *waiting, *at, now);
-  DropAcknowledged(link, now);
-  std::erase_if(link.pulls_in_flight,
-                [](const PullUnit& u) { return u.shards.empty(); });
-  Pump(from, link, now, effects);
+  for (const auto& [id, at] : parked)
+    link->OnParked(*link->FindPull(id), *at, parts);
+  link->OnPullReplyEnd(parts);
+  links_.SetWakeup(*link);
 }
 
-void ClientCore::SetResend(PullUnit& unit, absl::Time now) {
-  if (unit.resend_at == absl::InfiniteFuture())
-    unit.resend_at = now + RefusedDelay(unit.refusals);
-}
-
-bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
+bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
                             const wire::PullAnswer& answer,
                             absl::Span<const Payload> frames,
-                            uint64_t view_number, absl::Time now,
-                            Effects* effects) {
+                            uint64_t view_number, const ClientParts& parts) {
   const int32_t shard = answer.shard();
   if (!unit.Wants(shard)) return true;
   if (view_number < view().RangeSince(ShardId{shard})) {
-    SetResend(unit, now);  // Answered before the shard was cut in two.
+    // It was answered before the shard was cut in two.
+    link.OnPullRefused(unit, parts);
     return true;
   }
   absl::StatusOr<ShardValue> value =
-      ValueOf(answer, frames, unit.kind, routes_, from);
+      ValueOf(answer, frames, unit.kind, routes_, link.to());
   if (!value.ok()) {
-    effects->failure = value.status();
+    parts.effects.failure = value.status();
     return false;
   }
   // It cannot have been parked for longer than it was under way.
   if (const int64_t parked = ValuesIn(answer).parked_micros(); parked > 0) {
-    value->parked.until = now;
-    value->parked.from = std::max(unit.sent, now - absl::Microseconds(parked));
+    value->parked.until = parts.now;
+    value->parked.from =
+        std::max(unit.sent, parts.now - absl::Microseconds(parked));
   }
-  if (unit.kind == PullKind::kStep || unit.kind == PullKind::kModel)
-    OnPulledAt(from, link, shard, unit.own_clock, now, effects);
-  const size_t answered = AnswerBytes(view(), shard, unit.kind);
-  unit.TakeOut(shard, answered);
-  link.pull_bytes_in_flight -= answered;
-  counts_.Pulled(answered);
-  unit.waiting_rank = -1;
-  unit.doubted = false;
-  unit.doubts = unit.refusals = 0;
-  unit.doubt_at = now + link.round_trip.Timeout();
-  link.pull_heard = now;
-  pulls_.Bring(unit.pull_id, shard, *std::move(value), effects);
+  // A shard answers the pull of a worker that is at own_clock when it has the
+  // gradients of earlier clocks, though the replies to these may be lost.
+  // Nearly always it has answered the push first.
+  if ((unit.kind == PullKind::kStep || unit.kind == PullKind::kModel) &&
+      !sequences_.AllAccepted(shard)) {
+    OnAccepted(link.to(), shard,
+               link.pushes().LastBefore(shard, unit.own_clock), parts);
+  }
+  link.OnValues(unit, shard, parts);
+  pulls_.Bring(unit.pull_id, shard, *std::move(value), &parts.effects);
   return true;
-}
-
-void ClientCore::OnParked(Link& link, PullUnit& unit,
-                          const wire::PullAnswer::Parked& at, absl::Time now) {
-  // What looked like a retry was a question, and this is its answer.
-  counts_.WereQuestions(std::exchange(unit.unanswered_sends, 0));
-  if (unit.waiting_rank < 0) {
-    unit.waiting_since = std::max(unit.sent, link.pull_heard);
-  } else if (unit.waiting_rank != at.rank() ||
-             unit.waiting_clock != at.clock()) {
-    unit.waiting_since = now;
-  }
-  unit.waiting_rank = at.rank();
-  unit.waiting_clock = at.clock();
-  unit.doubted = false;
-  unit.doubts = 0;
-  unit.doubt_at =
-      now + std::max(link.round_trip.Timeout(),
-                     std::min(options_.parked_delay, options_.retry_max));
 }
 
 // ---- Both -----------------------------------------------------------------
 
-bool ClientCore::FitsWindow(const Link& link, const PushUnit& unit) const {
-  return link.in_flight.empty() ||
-         link.push_bytes_in_flight + unit.bytes <= options_.window_bytes;
-}
-
-void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
-                           Effects* effects) {
-  QueuePullsBehind(link, unit);
-  if (link.in_flight.empty()) link.push_heard = now;
-  if (unit.AcceptedIn(sequences_)) {  // By the owner before the last move.
-    counts_.SentFirst(unit.bytes, 0);
-    counts_.Accepted(unit.bytes);
-    return;
-  }
-  link.push_bytes_in_flight += unit.bytes;
-  if (unit.small) ++link.small_in_flight;
-  counts_.SentFirst(unit.bytes, SendPush(to, unit, now, effects));
-  unit.under_way = link.push_bytes_in_flight;
-  link.in_flight.push_back(std::move(unit));
-}
-
-void ClientCore::QueuePullsBehind(Link& link, PushUnit& unit) {
-  PullUnit open;
-  const auto close = [&] {
-    if (open.shards.empty()) return;
-    open.id = next_request_id_++;
-    link.pulls_queued.push_back(std::exchange(open, PullUnit()));
-  };
-  for (PushEntry& entry : unit.entries) {
-    const uint64_t pull_id = std::exchange(entry.then_pull, 0);
-    const std::optional<Clock> clock = pulls_.ClockOf(pull_id);
-    if (!clock.has_value()) continue;
-    if (open.pull_id != pull_id) close();
-    open.pull_id = pull_id;
-    open.kind = PullKind::kStep;
-    open.clock = open.own_clock = *clock;
-    open.shards.push_back(entry.shard);
-    open.bytes += AnswerBytes(view(), entry.shard, open.kind);
-  }
-  close();
-}
-
-void ClientCore::SendPulls(Owner to, Link& link, absl::Time now,
-                           Effects* effects) {
-  while (!link.pulls_queued.empty() &&
-         (link.pulls_in_flight.empty() ||
-          link.pull_bytes_in_flight + link.pulls_queued.front().bytes <=
-              options_.window_bytes)) {
-    PullUnit& unit =
-        link.pulls_in_flight.emplace_back(std::move(link.pulls_queued.front()));
-    link.pulls_queued.pop_front();
-    link.pull_bytes_in_flight += unit.bytes;
-    unit.sent = now;
-    SendPull(to, link, unit, now, effects);
-  }
-}
-
-void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
-  Repair(to, link, /*trial=*/false, now, effects);
-  // What comes later would have to be waited for.
-  if (IsFull(link.open, options_.message_bytes)) CloseOpenUnit(link);
-  while (!link.queued.empty() && FitsWindow(link, link.queued.front())) {
-    PushUnit unit = std::move(link.queued.front());
-    link.queued.pop_front();
-    SendFirst(to, link, std::move(unit), now, effects);
-    SendPulls(to, link, now, effects);
-  }
-  if (link.open_may_go && link.queued.empty() &&
-      link.small_in_flight < options_.small_messages_max &&
-      FitsWindow(link, link.open)) {
-    link.open_may_go = false;
-    PushUnit unit = std::exchange(link.open, PushUnit());
-    unit.small = true;
-    if (!unit.entries.empty())
-      SendFirst(to, link, std::move(unit), now, effects);
-  }
-  SendPulls(to, link, now, effects);
-  SetPushTimers(link, now);
-  SetWakeup(to, link);
-}
-
-void ClientCore::SetWakeup(Owner owner, Link& link) {
-  absl::Time next =
-      std::min({link.push_doubt_at, link.trial_at, link.probe_again_at});
-  for (const PullUnit& unit : link.pulls_in_flight)
-    next = std::min({next, unit.doubt_at, unit.resend_at});
-  if (next == link.wakeup) return;
-  wakeups_.erase({link.wakeup, owner});
-  link.wakeup = next;
-  if (next < absl::InfiniteFuture()) wakeups_.emplace(next, owner);
-}
-
-void ClientCore::SendProbe(Owner to, Link& link, absl::Time now,
-                           Effects* effects) {
-  Send send = NewSend(to);
-  wire::ProbeRequest& probe = *send.message.header.mutable_probe_request();
-  std::set<int32_t> shards;
-  const auto full = [&] { return shards.size() >= options_.probe_shards_max; };
-  for (const PushUnit& unit : link.in_flight) {
-    if (full()) break;
-    if (unit.state != PushUnit::State::kSent) continue;
-    for (const PushEntry& entry : unit.entries) {
-      if (!entry.AcceptedIn(sequences_) && !full()) shards.insert(entry.shard);
-    }
-  }
-  for (const PullUnit& unit : link.pulls_in_flight) {
-    // Any shard will do: what counts is when the reply comes.
-    if (shards.empty() && unit.doubted) shards.insert(unit.shards.front());
-  }
-  link.probe = 0;
-  link.probe_again_at = absl::InfiniteFuture();
-  if (shards.empty()) return;
-  link.probe = link.last_probe = next_request_id_++;
-  link.probe_sent = now;
-  link.probe_again_at = now + link.round_trip.Timeout(link.probes_unanswered);
-  probe.set_request_id(link.probe);
-  for (const int32_t shard : shards) probe.add_shard(shard);
-  effects->sends.push_back(std::move(send));
-}
-
 void ClientCore::OnProbeReply(Owner from, const wire::ProbeReply& reply,
-                              absl::Time now, Effects* effects) {
-  FollowRefusals(reply.answer(), now, effects);
-  std::set<int32_t> known;
+                              const ClientParts& parts) {
+  FollowRefusals(reply.answer(), parts);
+  std::set<int32_t> answered;
   for (const wire::ProbeAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
     if (!view().HasShard(shard)) continue;
     if (answer.refusal().has_fenced()) {
-      effects->fenced = true;
+      parts.effects.fenced = true;
       return;
     }
     if (answer.what_case() != wire::ProbeAnswer::kAcceptedSeq) continue;
-    OnAcknowledged(from, shard, answer.accepted_seq(), now, effects);
-    known.insert(shard);
+    OnAccepted(from, shard, answer.accepted_seq(), parts);
+    answered.insert(shard);
   }
-  const auto found = links_.find(from);
-  if (found == links_.end()) return;
-  Link& link = found->second;
-  const uint64_t probe = reply.request_id();
-  if (probe == 0 || probe > link.last_probe) return;
-  if (probe == link.probe) {
-    link.round_trip.Add(now - link.probe_sent);
-    link.probe = 0;
-    link.probe_again_at = absl::InfiniteFuture();
-    link.probes_unanswered = 0;
-  }
-  bool progress = DropAcknowledged(link, now);
-  bool undecided = false;
-  for (PushUnit& unit : link.in_flight) {
-    if (unit.state != PushUnit::State::kSent || unit.request_id > probe)
-      continue;
-    for (const PushEntry& entry : unit.entries) {
-      if (!entry.AcceptedIn(sequences_) && known.count(entry.shard) > 0)
-        unit.state = PushUnit::State::kMissing;
-    }
-    const bool missing = unit.state == PushUnit::State::kMissing;
-    progress |= missing;
-    undecided |= !missing;
-  }
-  if (undecided && !progress) ++link.push_doubts;
-  link.push_doubt_at = absl::InfiniteFuture();
-  bool in_doubt = false;
-  for (PullUnit& unit : link.pulls_in_flight) {
-    if (!unit.doubted) continue;
-    if (unit.asked_as > probe) {
-      in_doubt = true;
-      continue;
-    }
-    ++unit.doubts;
-    AskAgain(from, link, unit, now, effects);
-  }
-  Pump(from, link, now, effects);
-  if (in_doubt && link.probe == 0) {
-    SendProbe(from, link, now, effects);
-    SetWakeup(from, link);
-  }
+  ClientLink* const link = links_.Find(from);
+  if (link == nullptr) return;
+  link->OnProbeReply(reply.request_id(), answered, parts);
+  links_.SetWakeup(*link);
 }
 
 void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
@@ -998,13 +416,14 @@ void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
       message.header.run() != options_.run) {
     return;
   }
+  const ClientParts parts = Parts(now, effects);
   switch (message.header.body_case()) {
     case wire::Header::kPushReply:
-      return OnPushReply(from, message.header.push_reply(), now, effects);
+      return OnPushReply(from, message.header.push_reply(), parts);
     case wire::Header::kPullReply:
-      return OnPullReply(from, message, now, effects);
+      return OnPullReply(from, message, parts);
     case wire::Header::kProbeReply:
-      return OnProbeReply(from, message.header.probe_reply(), now, effects);
+      return OnProbeReply(from, message.header.probe_reply(), parts);
     case wire::Header::kErrorReply:
       effects->failure = absl::InternalError(absl::StrCat(
           routes_.NameOf(from), ": ", message.header.error_reply().error()));
@@ -1015,119 +434,16 @@ void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
 }
 
 void ClientCore::OnTick(absl::Time now, Effects* effects) {
-  std::vector<Owner> due;
-  for (const auto& [at, owner] : wakeups_) {
-    if (at > now) break;
-    due.push_back(owner);
-  }
-  for (const Owner owner : due) {
-    Link& link = links_.at(owner);
-    bool in_doubt = link.push_doubt_at <= now;
-    if (in_doubt) link.push_doubt_at = absl::InfiniteFuture();
-    for (PullUnit& unit : link.pulls_in_flight) {
-      if (unit.resend_at <= now) {
-        ++unit.refusals;
-        AskAgain(owner, link, unit, now, effects);
-      } else if (unit.doubt_at <= now) {
-        unit.doubted = true;
-        unit.doubt_at = absl::InfiniteFuture();
-        in_doubt = true;
-      }
-    }
-    if (link.trial_at <= now) {
-      link.trial_at = absl::InfiniteFuture();
-      ++link.trials;
-      Repair(owner, link, /*trial=*/true, now, effects);
-    }
-    if (link.probe_again_at <= now) {
-      ++link.probes_unanswered;
-      SendProbe(owner, link, now, effects);
-    } else if (in_doubt && link.probe == 0) {
-      SendProbe(owner, link, now, effects);
-    }
-    SetPushTimers(link, now);
-    SetWakeup(owner, link);
-  }
-}
-
-absl::Time ClientCore::NextWakeup() const {
-  return wakeups_.empty() ? absl::InfiniteFuture() : wakeups_.begin()->first;
+  links_.OnTick(Parts(now, effects));
 }
 
 ClientCore::Sizes ClientCore::sizes() const {
   Sizes sizes{.links = links_.size(), .pulls = pulls_.size()};
-  for (const auto& [owner, link] : links_) {
-    sizes.pull_messages +=
-        link.pulls_queued.size() + link.pulls_in_flight.size();
-    sizes.push_messages +=
-        link.queued.size() + link.in_flight.size() + !link.open.entries.empty();
-  }
+  links_.ForEach([&](const ClientLink& link) {
+    sizes.pull_messages += link.pulls().size();
+    sizes.push_messages += link.pushes().size();
+  });
   return sizes;
-}
-
-ClientCore::Waiting ClientCore::WaitingFor(absl::Time now) const {
-  // After so many time-outs without an answer, it is not the link that is slow.
-  constexpr int kTimeouts = 4;
-  Waiting workers;
-  Waiting server;
-  bool overdue = false;
-  const auto ago = [&](absl::Time since) {
-    return absl::FormatDuration(
-        absl::Trunc(now - since, absl::Milliseconds(1)));
-  };
-  const auto add_server = [&](Owner owner, const Link& link, Clock clock,
-                              absl::Time since, std::string text) {
-    if (server.kind == Waiting::Kind::kServer &&
-        server.since_progress >= now - since) {
-      return;
-    }
-    overdue = now - since > kTimeouts * link.round_trip.Timeout();
-    server = {.kind = Waiting::Kind::kServer,
-              .rank = std::nullopt,
-              .server = owner.server,
-              .clock = clock,
-              .since_progress = now - since,
-              .text = std::move(text)};
-  };
-  for (const auto& [owner, link] : links_) {
-    for (const PullUnit& unit : link.pulls_in_flight) {
-      const std::string what = absl::StrCat(
-          "the pull of ", view().ShardName(ShardId{unit.shards.front()}),
-          " at clock ", unit.clock, " from ", routes_.NameOf(owner));
-      if (unit.waiting_rank < 0) {
-        const absl::Time since = std::max(unit.sent, link.pull_heard);
-        add_server(owner, link, unit.clock, since,
-                   absl::StrCat(what, " has no answer for ", ago(since)));
-        continue;
-      }
-      if (workers.kind == Waiting::Kind::kWorkers &&
-          workers.clock <= unit.waiting_clock) {
-        continue;
-      }
-      workers = {
-          .kind = Waiting::Kind::kWorkers,
-          .rank = Rank{unit.waiting_rank},
-          .server = owner.server,
-          .clock = unit.waiting_clock,
-          .since_progress = now - unit.waiting_since,
-          .text = absl::StrCat(what, " waits for rank ", unit.waiting_rank,
-                               ", whose clock is ", unit.waiting_clock)};
-    }
-    if (link.in_flight.empty()) continue;
-    const PushUnit& unit = link.in_flight.front();
-    const Clock clock = unit.entries.front().clock;
-    add_server(
-        owner, link, clock, link.push_heard,
-        absl::StrCat("pushes of clock ", clock, " to ", routes_.NameOf(owner),
-                     unit.state == PushUnit::State::kSent
-                         ? " have no answer for "
-                         : " have not been accepted for ",
-                     ago(link.push_heard)));
-  }
-  if (workers.kind == Waiting::Kind::kNothing || overdue) {
-    return server.kind == Waiting::Kind::kNothing ? workers : server;
-  }
-  return workers;
 }
 
 }  // namespace slackline

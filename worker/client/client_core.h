@@ -3,62 +3,23 @@
 // window, sends again what was lost, follows shards that move or are cut in
 // two, and puts pull answers together.
 //
-// What shares a message. Pushes to one shard thread fill a message until it is
-// full, or until the clock is at its end: then it goes at once. Only when
-// several messages that are not full are unanswered already does it stay, and
-// the pushes of the next clocks join it, until one of them is answered. So a
-// stream of small pushes needs few messages, and nothing is delayed on an idle
-// link. The shards of one table, which come at once, share larger messages
-// where a message costs much and the link is fast.
-//
-// What goes first. A clock's gradients come with the last table first, as
-// backward makes them, and the next step begins with the first table. So
-// gradients that the window does not let go yet are overtaken by those of
-// earlier tables of their clock.
-//
 // A pull of all shards may go at once, or shard by shard behind the pushes of a
 // clock (PullBehindPushes()): then the first new values are on their way back
 // while the last gradients are on their way there.
 //
-// What is sent again, and when. The transport keeps the order of a connection
-// and repeats what the network loses; a message is lost only when its
-// connection breaks or a queue is full. So a late answer nearly always means
-// that the question, or the answer, still stands in a queue on a slow link, and
-// sending a window of gradients again would only make that queue longer. No
-// time-out can tell the two apart: the delay grows with the window, with the
-// answers to pulls that share the link, and with everybody else's bytes.
-// Therefore a time-out sends no gradient. It sends a probe: a question without
-// payload, which shards answer with the pushes that they have accepted.
-// Question and reply keep their places in the queues, so the reply is certain
-// about all that was sent before the question:
-//   - A push that it does not acknowledge is lost, and is sent again, once.
-//   - An answer to a pull that has not come is not on its way: the pull is
-//     parked at the gate, or the question or its answer is lost. The pull is
-//     asked again; if it is parked, the shard says for whom it waits.
-// If a later push is answered before an earlier one, the probe goes at once.
-// A push or pull that is refused (RETRY, MOVED) is not lost. The first of the
-// refused pushes is tried again after `refused_delay`, then with doubled
-// delays, each counted from the refusal, so at most once in a round trip; when
-// the shard accepts it, the others follow. A shard sees each window once and
-// refuses at most one message of it per trial. The time-out for a probe is that
-// of RoundTrip, measured for each shard thread. Every transmission has a number
-// that its answer repeats, so each measurement is certain to be of one
-// transmission (Karn's algorithm needs no exception). Queueing is part of the
-// measurement and is bounded by the windows.
+// The core is the interface of its parts, and hands each call and message to
+// them; client_parts.h lists them. push_lane.h says what shares a message and
+// what goes first, client_link.h what is sent again, and when.
 //
 // Deterministic state machine: calls and messages go in, effects come out; no
 // sockets, threads, clocks or randomness. Thread-compatible.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,12 +28,13 @@
 #include "common/compress/gradient_code.h"
 #include "common/message.h"
 #include "common/optim/step_options.h"
-#include "common/time/round_trip.h"
 #include "common/view/shard_map.h"
 #include "worker/client/client_counts.h"
 #include "worker/client/client_effects.h"
+#include "worker/client/client_links.h"
 #include "worker/client/client_options.h"
-#include "worker/client/message_size.h"
+#include "worker/client/client_parts.h"
+#include "worker/client/client_waiting.h"
 #include "worker/client/pending_pulls.h"
 #include "worker/client/pull_result.h"
 #include "worker/client/pull_unit.h"
@@ -80,7 +42,6 @@
 #include "worker/client/push_sequences.h"
 #include "worker/client/push_unit.h"
 #include "worker/client/routes.h"
-#include "worker/client/shard_split.h"
 
 namespace slackline {
 
@@ -94,6 +55,7 @@ class ClientCore {
   using Brought = BroughtTable;
   using Send = ClientSend;
   using Effects = ClientEffects;
+  using Waiting = ClientWaiting;
 
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
@@ -170,32 +132,17 @@ class ClientCore {
                  Effects* effects);
   // Probes where an answer is late. Call it at NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
-  absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
+  // InfiniteFuture if nothing waits.
+  absl::Time NextWakeup() const { return links_.NextWakeup(); }
 
   // Payload bytes pushed and not yet acknowledged, queued ones included.
   size_t unacknowledged_bytes() const { return counts_.unacknowledged_bytes(); }
   // When all that was pushed until then was acknowledged last.
   absl::Time acknowledged_at() const { return counts_.acknowledged_at(); }
-  // What this worker waits for. A parked pull makes it kWorkers, unless a shard
-  // thread has left something else unanswered for several time-outs: then
-  // whoever holds up that server may hold up the others as well.
-  struct Waiting {
-    enum class Kind {
-      kNothing,
-      kWorkers,  // Steps of `rank`, as a shard has said.
-      kServer,   // An answer of `server`.
-    };
-    Kind kind = Kind::kNothing;
-    std::optional<Rank> rank;
-    std::optional<int32_t> server;
-    // kWorkers: the clock that the shard has seen of `rank`. kServer: the clock
-    // of the pull or push. 0 with kNothing.
-    Clock clock = 0;
-    // How long ago the thing waited for has last come nearer.
-    absl::Duration since_progress;
-    std::string text = "nothing";  // Completes "waits for ...: ", for people.
-  };
-  Waiting WaitingFor(absl::Time now) const;
+  // What this worker waits for.
+  Waiting WaitingFor(absl::Time now) const {
+    return slackline::WaitingFor(links_, routes_, now);
+  }
 
   // How much it keeps, to be compared with what was asked of it.
   struct Sizes {
@@ -224,138 +171,47 @@ class ClientCore {
   size_t links() const { return links_.size(); }
 
  private:
-  struct Link {  // To one shard thread.
-    Link(const RoundTrip::Options& round_trip,
-         const MessageSize::Options& message_size)
-        : round_trip(round_trip), message_size(message_size) {}
-    RoundTrip round_trip;
-    MessageSize message_size;
-    PushUnit open;             // Being filled.
-    bool open_may_go = false;  // A clock ends in it.
-    std::deque<PushUnit> queued;
-    std::deque<PushUnit> in_flight;  // In the order of their first sends.
-    size_t push_bytes_in_flight = 0;
-    int small_in_flight = 0;
-    // Of the last progress, or the send that began the wait.
-    absl::Time push_heard;
-    absl::Time push_doubt_at = absl::InfiniteFuture();  // A probe is due.
-    int push_doubts = 0;  // Probes since the last progress that found nothing.
-    absl::Time trial_at = absl::InfiniteFuture();  // Of the first refused push.
-    int trials = 0;                                // Refused in a row.
-    std::deque<PullUnit> pulls_queued;
-    std::deque<PullUnit> pulls_in_flight;
-    size_t pull_bytes_in_flight = 0;
-    absl::Time pull_heard = absl::InfinitePast();  // Last part of an answer.
-    // The probe under way.
-    uint64_t probe = 0;       // 0: there is none.
-    uint64_t last_probe = 0;  // Of those sent. It may be answered already.
-    absl::Time probe_sent;
-    absl::Time probe_again_at = absl::InfiniteFuture();
-    int probes_unanswered = 0;
-
-    bool touched = false;                        // In touched_.
-    absl::Time wakeup = absl::InfiniteFuture();  // In wakeups_, if finite.
-
-    bool idle() const {
-      return open.entries.empty() && queued.empty() && in_flight.empty() &&
-             pulls_queued.empty() && pulls_in_flight.empty();
-    }
-  };
-  using Links = std::map<Owner, Link>;
+  ClientParts Parts(absl::Time now, Effects* effects);
+  const View& view() const { return routes_.view(); }
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
+  // Gives the entry its sequence number and a place in the message that is
+  // being filled for its owner.
+  void Add(PushEntry entry);
   void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
   // The table is pushed for the present clock, which may be the clock's end.
-  void EndTable(TableId table, absl::Time now, Effects* effects);
-  // Gives the entry its sequence number and a place in the message that is
-  // being filled.
-  void Add(PushEntry entry);
-  // What is being filled anywhere may go now.
-  void EndClock(absl::Time now, Effects* effects);
-  void CloseOpenUnit(Link& link);
-  bool IsFull(const PushUnit& unit, size_t bytes) const {
-    return unit.bytes >= bytes ||
-           unit.entries.size() >= options_.message_entries;
-  }
-  // Cuts what waits for the shard.
-  void ApplySplit(const ShardSplit& split);
+  void EndTable(TableId table, const ClientParts& parts);
   // Learns what all refusals of a reply say of moves; moves what waits.
   template <typename Answers>
-  void FollowRefusals(const Answers& answers, absl::Time now, Effects* effects);
-  // Moves what waits for shards that have moved to their owners' links.
-  void Reroute(absl::Time now, Effects* effects);
+  void FollowRefusals(const Answers& answers, const ClientParts& parts);
   // Ends the work of the core for good if the refusal says so; else false.
   bool EndsHere(Owner from, int32_t shard, const char* what,
-                const wire::Refusal& refusal, Effects* effects);
-  // Something at the link has changed.
-  void Touch(Links::value_type& link);
-  void PumpTouched(absl::Time now, Effects* effects);
+                const wire::Refusal& refusal, Effects* effects) const;
   // The pushes to the shard up to `seq` are accepted. Whoever calls it drops
   // them from the link to `from`.
-  void OnAcknowledged(Owner from, int32_t shard, uint64_t seq, absl::Time now,
-                      Effects* effects);
-  // The shard has answered a pull of a worker that is at `own_clock`, so the
-  // gradients of earlier clocks are accepted, though their replies may be lost.
-  void OnPulledAt(Owner from, const Link& link, int32_t shard, Clock own_clock,
-                  absl::Time now, Effects* effects);
-  // Forgets pushes that are acknowledged. True if there was one.
-  bool DropAcknowledged(Link& link, absl::Time now);
-  const View& view() const { return routes_.view(); }
-  Links::value_type& LinkTo(Owner owner);
-  bool FitsWindow(const Link& link, const PushUnit& unit) const;
-  void SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
-                 Effects* effects);
-  // What is asked for behind the entries of the unit, which is about to be
-  // sent.
-  void QueuePullsBehind(Link& link, PushUnit& unit);
-  void SendPulls(Owner to, Link& link, absl::Time now, Effects* effects);
-  // Sends what the windows allow and what has to be sent again, and sets the
-  // timers. To be called whenever something at the link has changed.
-  void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
-  // Sends again what is lost, what was only refused since that was missing,
-  // and, with `trial`, the first refused push.
-  void Repair(Owner to, Link& link, bool trial, absl::Time now,
-              Effects* effects);
-  void SetPushTimers(Link& link, absl::Time now);
-  // Keeps wakeups_ up to date.
-  void SetWakeup(Owner owner, Link& link);
-  // Gives the transmission a new number, as all of these do. Leaves out what is
-  // acknowledged; returns the payload bytes of the rest.
-  size_t SendPush(Owner to, PushUnit& unit, absl::Time now, Effects* effects);
-  void SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
-                Effects* effects);
-  void AskAgain(Owner to, Link& link, PullUnit& unit, absl::Time now,
-                Effects* effects);
-  void SendProbe(Owner to, Link& link, absl::Time now, Effects* effects);
-  Send NewSend(Owner to) const;
-  absl::Duration RefusedDelay(int refusals) const;
-  void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
-                   Effects* effects);
-  void OnPullReply(Owner from, const Message& message, absl::Time now,
-                   Effects* effects);
-  // The values of a shard have come. False if they make no sense.
-  bool TakeValues(Owner from, Link& link, PullUnit& unit,
+  void OnAccepted(Owner from, int32_t shard, uint64_t seq,
+                  const ClientParts& parts);
+  void OnPushReply(Owner from, const wire::PushReply& reply,
+                   const ClientParts& parts);
+  void OnPullReply(Owner from, const Message& message,
+                   const ClientParts& parts);
+  // The values of a shard have come, if the unit wants them. False if they make
+  // no sense.
+  bool TakeValues(ClientLink& link, PullUnit& unit,
                   const wire::PullAnswer& answer,
                   absl::Span<const Payload> frames, uint64_t view_number,
-                  absl::Time now, Effects* effects);
-  // A shard of it was refused, for now.
-  void SetResend(PullUnit& unit, absl::Time now);
-  void OnParked(Link& link, PullUnit& unit, const wire::PullAnswer::Parked& at,
-                absl::Time now);
-  void OnProbeReply(Owner from, const wire::ProbeReply& reply, absl::Time now,
-                    Effects* effects);
-  void ForgetServersGone();
+                  const ClientParts& parts);
+  void OnProbeReply(Owner from, const wire::ProbeReply& reply,
+                    const ClientParts& parts);
 
   const Options options_;
   Routes routes_;
-  Links links_;
-  std::vector<Links::value_type*> touched_;         // To be pumped.
-  std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
   PushSequences sequences_;
   PushClock push_clock_;
   PendingPulls pulls_;
-  uint64_t next_request_id_ = 1;
+  RequestNumbers numbers_;
   ClientCounts counts_;
+  ClientLinks links_;
 };
 
 }  // namespace slackline
