@@ -1,6 +1,6 @@
 // PushSequences: the numbers of this worker's pushes to each shard, from 1 on
 // without gaps, and up to which of them the shard has accepted them. The server
-// counts the same (docs/protocol-push-pull.md), so a push is applied once.
+// counts the same (docs/protocols/push-pull.md), so a push is applied once.
 //
 // Owns two numbers for each shard. Transitions: Next() gives one out, Accept()
 // moves the other one forward and never back, Split() lets the new shard go on
