@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 
+#include "common/endpoint.h"
 #include "common/io/state_hash.h"
 #include "common/status.h"
 
@@ -16,7 +17,8 @@ std::string OwnerName(const View& view, Owner owner) {
       absl::StrCat("server ", owner.server, " thread ", owner.thread);
   const wire::ServerMember* const server = view.FindServer(owner.server);
   if (server != nullptr && owner.thread < server->thread_size())
-    absl::StrAppend(&name, " (", server->thread(owner.thread).tcp(), ")");
+    absl::StrAppend(&name, " (", NetworkEndpoint(server->thread(owner.thread)),
+                    ")");
   return name;
 }
 
