@@ -170,7 +170,7 @@ class Job {
       join.set_steps_total(1000);
       join.set_steps_per_epoch(100);
     } else {
-      join.add_thread()->set_tcp("tcp://10.0.0.1:7000");
+      join.add_thread()->add_endpoint("tcp://10.0.0.1:7000");
     }
     Send(peer, message);
     for (const Outgoing& out : effects_.sends) {

@@ -69,7 +69,8 @@ wire::StatusReply FirstReply(const Options& options) {
   for (int i = 0; i < options.servers; ++i) {
     wire::ServerMember& member = *view.add_server();
     member.set_index(i);
-    member.add_thread()->set_tcp(absl::StrCat("tcp://10.0.0.", i, ":4711"));
+    member.add_thread()->add_endpoint(
+        absl::StrCat("tcp://10.0.0.", i, ":4711"));
     run::ServerStats& server = *status.add_server();
     server.set_index(i);
     server.set_alive(true);

@@ -32,6 +32,7 @@
 #include "benchmarks/fixed_job.h"
 #include "benchmarks/process_cost.h"
 #include "benchmarks/report.h"
+#include "common/endpoint.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/freed_memory.h"
@@ -74,12 +75,12 @@ class Workers {
                               .incarnation = IncarnationOf(rank),
                               .run = kFixedRun},
           view);
-      SL_ASSIGN_OR_RETURN(
-          worker->channel,
-          all->transports_.back()->Connect({.kind = PeerId::Kind::kWorker,
-                                            .index = rank,
-                                            .instance = IncarnationOf(rank)},
-                                           server.tcp(), ChannelOptions()));
+      SL_ASSIGN_OR_RETURN(worker->channel,
+                          all->transports_.back()->Connect(
+                              {.kind = PeerId::Kind::kWorker,
+                               .index = rank,
+                               .instance = IncarnationOf(rank)},
+                              NetworkEndpoint(server), ChannelOptions()));
       all->poller_.Add(*worker->channel);
       all->workers_.push_back(std::move(worker));
     }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/endpoint.h"
 #include "common/net/poller.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -119,7 +120,7 @@ absl::StatusOr<std::unique_ptr<FixedServer>> FixedServer::Start(
   std::unique_ptr<FixedServer> server(new FixedServer(pid));
   const bool parsed = server->endpoints_.ParseFromFileDescriptor(ends[0]);
   close(ends[0]);
-  if (!parsed || server->endpoints_.tcp().empty())
+  if (!parsed || NetworkEndpoint(server->endpoints_).empty())
     return absl::AbortedError("the server's process failed");
   return server;
 }

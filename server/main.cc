@@ -14,6 +14,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/endpoint.h"
 #include "common/health/health_page.h"
 #include "common/host_port.h"
 #include "common/inspection/stack_taker.h"
@@ -415,7 +416,7 @@ absl::Status Serve(const MemberFlags& flags,
         ShardThread::Start(transport, options, config.schedule()));
     *join.add_thread() = shard_threads.back()->endpoints();
     spdlog::info("shard thread {} listens at {}{}", t,
-                 shard_threads.back()->endpoints().tcp(),
+                 NetworkEndpoint(shard_threads.back()->endpoints()),
                  self.listen.empty() ? "" : ", here at " + address);
   }
   control.core.member.coordinators = CoordinatorEndpoints(config);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/cut.h"
+#include "common/endpoint.h"
 #include "common/membership/refused.h"
 #include "common/status.h"
 
@@ -233,7 +234,7 @@ void MemberCore::SayWhomItMisses(absl::Time now, Effects* effects) {
     for (const wire::ServerMember& server : links_->server()) {
       if (!of.worker() && server.index() == of.index() &&
           of.thread() < server.thread_size()) {
-        endpoint = server.thread(of.thread()).tcp();
+        endpoint = NetworkEndpoint(server.thread(of.thread()));
       }
     }
     for (const wire::Door& door : links_->worker()) {

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "common/endpoint.h"
+
 namespace slackline {
 namespace {
 
@@ -39,11 +41,11 @@ void LinkTrial::Begin(const wire::TryLinks& links) {
   for (const wire::ServerMember& server : links.server()) {
     for (int thread = 0; thread < server.thread_size(); ++thread) {
       const auto endpoints = ShardEndpoints(server, thread, process_, kind_);
-      const std::string& tcp = server.thread(thread).tcp();
+      const std::string network = NetworkEndpoint(server.thread(thread));
       // Where there is none of the kind that the config asks for, the first
       // message says so.
-      if (!endpoints.ok() || endpoints->front() != tcp) continue;
-      Try({false, server.index(), thread}, tcp, Role::kServer);
+      if (!endpoints.ok() || endpoints->front() != network) continue;
+      Try({false, server.index(), thread}, network, Role::kServer);
     }
   }
   for (const wire::Door& door : links.worker())

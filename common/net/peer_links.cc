@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -53,9 +54,10 @@ absl::Status PeerLinks::TakeTcp(Owner to, Link& link, const absl::Status& why) {
   }
   const wire::ServerMember* const server = view_->FindServer(to.server);
   SL_CHECK(server != nullptr, "a link to a server that is gone");
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
-                      transport_.Connect(self_, server->thread(to.thread).tcp(),
-                                         ChannelOptions()));
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Channel> channel,
+      transport_.Connect(self_, NetworkEndpoint(server->thread(to.thread)),
+                         ChannelOptions()));
   if (!std::exchange(told_of_tcp_, true)) {
     spdlog::warn("server {}: {}; tcp is used in its place, also with others",
                  to.server, std::string(why.message()));

@@ -14,16 +14,16 @@
 
 namespace slackline {
 
-// What decides whether it reaches the ipc and shm endpoints of others.
+// What decides whether it reaches endpoints of others within its host.
 struct LocalProcess {
   std::string host_id = HostId();
   uint32_t uid = geteuid();
 };
 
 // The endpoints of thread `thread`, which the server has, at which the process
-// may reach it, the best one first, at least one: shared memory or ipc among
-// processes of one user on one host, else tcp, unless `transport` says
-// otherwise. InvalidArgument: it asks for what cannot be.
+// may reach it, the best one first, at least one: shared memory or a Unix
+// socket among processes of one user on one host, and tcp, unless `transport`
+// says otherwise. InvalidArgument: it asks for what cannot be.
 absl::StatusOr<std::vector<std::string>> ShardEndpoints(
     const wire::ServerMember& server, int thread, const LocalProcess& self,
     config::Limits::Transport transport);

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -171,6 +172,10 @@ class Transport {
   virtual absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) = 0;
+
+  // New endpoints within this host, for processes of one user, at each of which
+  // one of its listeners can be bound. None: it has no such way.
+  virtual std::vector<std::string> EndpointsOfHost() { return {}; }
 
   // Where large payloads that are sent through it are best made. Never null.
   virtual std::shared_ptr<PayloadMemory> memory() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/config/bounds.h"
 #include "common/config/scalar_defaults.h"
+#include "common/endpoint.h"
 #include "common/optim/optimizer.h"
 
 namespace slackline {
@@ -48,11 +50,19 @@ bool IsTcp(absl::string_view endpoint) {
          absl::SimpleAtoi(port, &number) && number >= 1 && number <= kPortMax;
 }
 
-// `scheme` and a name, or nothing.
-bool IsLocal(absl::string_view endpoint, absl::string_view scheme) {
-  return endpoint.empty() || (endpoint.size() > scheme.size() &&
-                              endpoint.size() <= kLocalBytesMax &&
-                              endpoint.substr(0, scheme.size()) == scheme);
+// One at which every host reaches it, and no two of one kind.
+bool AreEndpoints(const wire::Endpoints& endpoints) {
+  std::set<config::Limits::Transport> kinds;
+  for (const std::string& endpoint : endpoints.endpoint()) {
+    const EndpointKind* const kind = FindEndpointKind(endpoint);
+    if (kind == nullptr || !kinds.insert(kind->transport).second) return false;
+    const bool fits = kind->reach == Reach::kNetwork
+                          ? IsTcp(endpoint)
+                          : endpoint.size() > kind->scheme.size() &&
+                                endpoint.size() <= kLocalBytesMax;
+    if (!fits) return false;
+  }
+  return !NetworkEndpoint(endpoints).empty();
 }
 
 std::string TooMany(absl::string_view what, size_t count, size_t most) {
@@ -94,14 +104,12 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
            "tcp://host:port is required";
   }
   for (int t = 0; t < join.thread_size(); ++t) {
-    const wire::Endpoints& endpoints = join.thread(t);
-    if (!IsTcp(endpoints.tcp()) || !IsLocal(endpoints.ipc(), "ipc://") ||
-        !IsLocal(endpoints.shm(), "shm://@")) {
+    if (!AreEndpoints(join.thread(t))) {
       return absl::StrCat(
           "the request to join has an endpoint for shard thread ", t,
           " that nobody can connect to; tcp://host:port with a port of 1 to ",
           kPortMax,
-          ", and ipc://name and shm://@name or nothing, are required");
+          ", and at most one each of ipc://name and shm://@name, are required");
     }
   }
   for (const wire::Table& table : join.table()) {

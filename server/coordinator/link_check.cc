@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -100,7 +101,8 @@ std::vector<std::string> LinkCheck::Left(absl::Time awake) const {
       if (other == nullptr) continue;
       sentences.push_back(absl::StrCat(
           Describe(member), " cannot connect to ", Describe(*other), " at ",
-          place.first ? other->join.door() : other->join.thread(thread).tcp(),
+          place.first ? other->join.door()
+                      : NetworkEndpoint(other->join.thread(thread)),
           Needs(member, place) ? "" : ", so no shard can move between them"));
     }
   }

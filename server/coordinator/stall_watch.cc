@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/cut.h"
+#include "common/endpoint.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
@@ -203,7 +204,7 @@ std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
     for (const wire::ServerMember& member : view.server()) {
       if (member.index() != server) continue;
       for (const wire::Endpoints& thread : member.thread())
-        threads.push_back(thread.tcp());
+        threads.push_back(NetworkEndpoint(thread));
     }
     parts.push_back(absl::StrCat(
         server < 0 ? "a server" : absl::StrCat("server ", server),

@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/endpoint.h"
 #include "common/host_port.h"
-#include "common/net/host_id.h"
 #include "common/status.h"
 #include "common/thread_name.h"
 #include "common/timeline/event_names.h"
@@ -89,6 +89,22 @@ absl::Duration ThreadCpuTime() {
   return absl::DurationFromTimespec(time);
 }
 
+// A way that this process does not have is one that others do not take.
+void BindWithinHost(Transport& transport, Listener* peers,
+                    wire::Endpoints* endpoints) {
+  for (const std::string& endpoint : transport.EndpointsOfHost()) {
+    const absl::StatusOr<std::string> bound = peers->Bind(endpoint);
+    if (bound.ok()) {
+      endpoints->add_endpoint(*bound);
+      continue;
+    }
+    const EndpointKind* const kind = FindEndpointKind(endpoint);
+    spdlog::warn("no {} with others on this host: {}",
+                 std::string(kind == nullptr ? endpoint : kind->name),
+                 std::string(bound.status().message()));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
@@ -102,22 +118,12 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
                       peers->Bind(TcpEndpoint(options.host, options.port)));
   int port = 0;
   SL_CHECK(absl::SimpleAtoi(SplitHostPort(tcp).second, &port), tcp);
-  endpoints.set_tcp(options.announced_host.empty()
-                        ? tcp
-                        : TcpEndpoint(options.announced_host, port));
-  if (options.transport != config::Limits::TCP) {
-    SL_ASSIGN_OR_RETURN(const std::string ipc,
-                        peers->Bind(UniqueIpcEndpoint()));
-    endpoints.set_ipc(ipc);
-    endpoints.set_uid(geteuid());
-    const absl::StatusOr<std::string> shm = peers->Bind(UniqueShmEndpoint());
-    if (shm.ok()) {
-      endpoints.set_shm(*shm);
-    } else {
-      spdlog::warn("no shared memory with others on this host: {}",
-                   std::string(shm.status().message()));
-    }
-  }
+  endpoints.add_endpoint(options.announced_host.empty()
+                             ? tcp
+                             : TcpEndpoint(options.announced_host, port));
+  endpoints.set_uid(geteuid());
+  if (options.transport != config::Limits::TCP)
+    BindWithinHost(transport, peers.get(), &endpoints);
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Channel> control,
       transport.Connect(PeerOf(options.core.self), kControlEndpoint, {}));

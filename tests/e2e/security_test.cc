@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/config/cluster_config.h"
+#include "common/endpoint.h"
 #include "common/host_port.h"
 #include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
@@ -131,7 +132,7 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
   std::vector<std::string> endpoints = {coordinator};
   for (const wire::ServerMember& server : status.view().server()) {
     for (const wire::Endpoints& thread : server.thread())
-      endpoints.push_back(thread.tcp());
+      endpoints.push_back(NetworkEndpoint(thread));
   }
   std::vector<Message> messages(7);
   messages[0].header.mutable_call()->mutable_stop()->set_reason("attack");

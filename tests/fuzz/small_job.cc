@@ -30,7 +30,7 @@ PeerId WorkerPeer(int rank) {
 wire::JoinRequest ServerJoin() {
   wire::JoinRequest join = Join(wire::JoinRequest::SERVER, ServerPeer());
   for (int t = 0; t < kThreads; ++t)
-    join.add_thread()->set_tcp(absl::StrCat("tcp://127.0.0.1:", 7000 + t));
+    join.add_thread()->add_endpoint(absl::StrCat("tcp://127.0.0.1:", 7000 + t));
   return join;
 }
 

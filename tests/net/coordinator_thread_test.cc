@@ -174,7 +174,7 @@ class CoordinatorThreadTest : public ::testing::Test {
       join.set_steps_total(7);
       join.set_steps_per_epoch(7);
     } else {
-      join.add_thread()->set_tcp("tcp://somewhere:1");
+      join.add_thread()->add_endpoint("tcp://somewhere:1");
     }
     EXPECT_TRUE(mine.Send(message).ok());
     return Await(mine,

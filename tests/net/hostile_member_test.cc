@@ -94,7 +94,7 @@ wire::JoinRequest JoinOf(wire::JoinRequest::Role role, int index,
     join.set_steps_total(7);
     join.set_steps_per_epoch(7);
   } else {
-    join.add_thread()->set_tcp("tcp://somewhere:1");
+    join.add_thread()->add_endpoint("tcp://somewhere:1");
   }
   return join;
 }
@@ -163,7 +163,7 @@ class HostileMemberTest : public ::testing::Test {
 
 TEST_F(HostileMemberTest, AServerWithoutAnAddressIsShownToNobody) {
   wire::JoinRequest join = JoinOf(wire::JoinRequest::SERVER, 1, 3);
-  join.mutable_thread(0)->set_tcp("garbage");
+  join.mutable_thread(0)->set_endpoint(0, "garbage");
   EXPECT_EQ(attacker_->Join(join).code(), wire::REJECTED);
   ExpectUnharmed();
 }

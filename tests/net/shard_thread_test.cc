@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/endpoint.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "server/control_endpoint.h"
@@ -104,8 +105,8 @@ TEST(ShardThreadTest, TakesViewsAndGivesStatisticsInsideItsProcessOnly) {
   ASSERT_TRUE(stats.header.has_stats_reply());
   EXPECT_EQ(stats.header.view_number(), 7);
 
-  const auto stranger =
-      Must(transport.Connect(kControl, thread->endpoints().tcp(), {}));
+  const auto stranger = Must(
+      transport.Connect(kControl, NetworkEndpoint(thread->endpoints()), {}));
   ASSERT_TRUE(control->Send(hello.from, ViewMessage(8))
                   .ok());  // Views are no messages here.
   for (const Message& message : {ViewMessage(8), StatsRequest()}) {

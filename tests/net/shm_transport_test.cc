@@ -615,8 +615,8 @@ TEST_F(ShmTransportTest, LinksTakeTcpWhereMemoryIsRefused) {
   server.set_incarnation(5);
   server.set_host_id(HostId());
   wire::Endpoints& thread = *server.add_thread();
-  thread.set_tcp(tcp);
-  thread.set_shm(shm);
+  thread.add_endpoint(tcp);
+  thread.add_endpoint(shm);
   thread.set_uid(geteuid());
   const auto view =
       Must(View::Create(SmallView({.servers = {server}, .workers = {17}})));

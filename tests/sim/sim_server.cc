@@ -139,7 +139,8 @@ ServerCore::Options ServerOptions(const Scenario& scenario, int index,
   if (scenario.resume != nullptr)
     join.set_checkpoint_sha256(scenario.resume->Name());
   for (int t = 0; t < scenario.threads; ++t) {
-    join.add_thread()->set_tcp(absl::StrCat("tcp://server", index, ":", 1 + t));
+    join.add_thread()->add_endpoint(
+        absl::StrCat("tcp://server", index, ":", 1 + t));
   }
   options.threads = scenario.threads;
   options.stats_interval = scenario.lease / 5;

@@ -37,7 +37,7 @@ inline wire::View SmallView(const SmallViewOptions& options) {
   for (const wire::ServerMember& server : options.servers)
     *view.add_server() = server;
   if (options.servers.empty())
-    view.add_server()->add_thread()->set_tcp("tcp://here:1");
+    view.add_server()->add_thread()->add_endpoint("tcp://here:1");
   for (size_t rank = 0; rank < options.workers.size(); ++rank) {
     wire::WorkerMember& worker = *view.add_worker();
     worker.set_rank(static_cast<int32_t>(rank));

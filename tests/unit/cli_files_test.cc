@@ -455,7 +455,7 @@ TEST(StatusTest, HostsAreShownWhereTheyAreNotThisMachine) {
   wire::StatusReply status = MakeStatus();
   wire::ServerMember& added = *status.mutable_view()->add_server();
   added.set_index(4);
-  added.add_thread()->set_tcp("tcp://10.0.0.8:4711");
+  added.add_thread()->add_endpoint("tcp://10.0.0.8:4711");
   status.add_server()->set_index(4);
   const std::string table = StatusTable(status, configured);
   EXPECT_THAT(table, HasSubstr("worker  host        pid"));

@@ -12,8 +12,8 @@ wire::View TestView() {
   view.set_state(wire::RUNNING);
   *view.add_phase()->mutable_mode() = ModeOf("asp");
   wire::ServerMember& server = *view.add_server();
-  server.add_thread()->set_tcp("tcp://here:1");
-  server.add_thread()->set_tcp("tcp://here:2");
+  server.add_thread()->add_endpoint("tcp://here:1");
+  server.add_thread()->add_endpoint("tcp://here:2");
   wire::WorkerMember& worker = *view.add_worker();
   worker.set_rank(1);
   worker.set_incarnation(11);

@@ -135,7 +135,7 @@ class ClientMoveTest : public ClientCoreTest {
   ClientMoveTest() : view_(TestView()) {
     wire::ServerMember& server = *view_.add_server();
     server.set_index(1);
-    server.add_thread()->set_tcp("tcp://there:1");
+    server.add_thread()->add_endpoint("tcp://there:1");
     Restart();
   }
   void Restart() { client_.emplace(options_, *View::Create(view_)); }

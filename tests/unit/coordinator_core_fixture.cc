@@ -26,7 +26,7 @@ wire::JoinRequest CoordinatorCoreTest::JoinOf(const PeerId& peer) {
     join.set_steps_total(steps_total_);
     join.set_steps_per_epoch(steps_total_);
   } else {
-    join.add_thread()->set_tcp("tcp://somewhere:1");
+    join.add_thread()->add_endpoint("tcp://somewhere:1");
   }
   return join;
 }

@@ -534,16 +534,23 @@ TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
            "tcp://host:0", "tcp://host:65536", "tcp://host:-1",
            "tcp://host:99999999999", "tcp://ho st:80", "tcp://host:80 ",
            "tcp://*:80\n", "udp://host:80", "inproc://control", large}) {
-    of_servers.push_back(
-        [endpoint](auto& join) { join.mutable_thread(0)->set_tcp(endpoint); });
+    of_servers.push_back([endpoint](auto& join) {
+      join.mutable_thread(0)->set_endpoint(0, endpoint);
+    });
   }
   for (const std::string& endpoint :
-       {std::string("garbage"), std::string("ipc://"), "ipc://" + large}) {
-    of_servers.push_back(
-        [endpoint](auto& join) { join.mutable_thread(0)->set_ipc(endpoint); });
-    of_servers.push_back(
-        [endpoint](auto& join) { join.mutable_thread(0)->set_shm(endpoint); });
+       {std::string("garbage"), std::string(), std::string("ipc://"),
+        std::string("shm://@"), "ipc://" + large, "shm://@" + large,
+        std::string("tcp://there:1")}) {
+    of_servers.push_back([endpoint](auto& join) {
+      join.mutable_thread(0)->add_endpoint(endpoint);
+    });
   }
+  of_servers.push_back([](auto& join) {
+    join.mutable_thread(0)->set_endpoint(0, "ipc://@only-here");
+  });
+  of_servers.push_back(
+      [](auto& join) { join.mutable_thread(0)->clear_endpoint(); });
   const auto expect_refused = [&](const PeerId& peer, const Spoil& spoil) {
     wire::JoinRequest join = JoinOf(peer);
     spoil(join);
@@ -555,9 +562,9 @@ TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
   for (const Spoil& spoil : of_servers) expect_refused(Server(0), spoil);
   EXPECT_EQ(core_->sizes().members, 0u);
   wire::JoinRequest join = JoinOf(Server(0));
-  join.mutable_thread(0)->set_tcp("tcp://[fe80::1%eth0]:65535");
-  join.mutable_thread(0)->set_ipc("ipc://@slackline-1");
-  join.mutable_thread(0)->set_shm("shm://@slackline-1");
+  join.mutable_thread(0)->set_endpoint(0, "tcp://[fe80::1%eth0]:65535");
+  join.mutable_thread(0)->add_endpoint("ipc://@slackline-1");
+  join.mutable_thread(0)->add_endpoint("shm://@slackline-1");
   EXPECT_EQ(Join(Server(0), join).code(), wire::OK);
 }
 

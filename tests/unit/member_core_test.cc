@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/endpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -364,10 +365,11 @@ TEST_F(MemberCoreTest, TriesLinksUntilTheJobRunsAndSaysWhatIsMissing) {
   links.set_round(3);
   wire::ServerMember& server = *links.add_server();
   server.set_index(1);
-  server.add_thread()->set_tcp("tcp://far:80");
+  server.add_thread()->add_endpoint("tcp://far:80");
   const MemberCore::Effects asked = Receive(reply);
   ASSERT_TRUE(asked.try_links.has_value());
-  EXPECT_EQ(asked.try_links->server(0).thread(0).tcp(), "tcp://far:80");
+  EXPECT_EQ(NetworkEndpoint(asked.try_links->server(0).thread(0)),
+            "tcp://far:80");
   EXPECT_FALSE(Receive(reply).try_links.has_value()) << "it tries already";
   const auto tried = [&](uint64_t round, bool all) {
     wire::LinksTried of;

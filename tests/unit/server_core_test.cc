@@ -73,7 +73,7 @@ class ServerCoreTest : public ::testing::Test {
       server.set_index(index);
       server.set_draining(index == 1 && draining_);
       for (int t = 0; t < kThreads; ++t)
-        server.add_thread()->set_tcp("tcp://x");
+        server.add_thread()->add_endpoint("tcp://x");
     }
     wire::Table& table = *view.add_table();
     table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);

@@ -6,21 +6,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace slackline::shard_endpoint_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kUser = 1000;
+constexpr char kTcp[] = "tcp://10.0.0.1:7";
+constexpr char kIpc[] = "ipc://@a";
+constexpr char kShm[] = "shm://@b";
 
-wire::ServerMember Server() {
+wire::ServerMember Server(const std::vector<std::string>& endpoints = {
+                              kTcp, kIpc, kShm}) {
   wire::ServerMember server;
   server.set_index(3);
   server.set_host_id("here");
   wire::Endpoints& thread = *server.add_thread();
-  thread.set_tcp("tcp://10.0.0.1:7");
-  thread.set_ipc("ipc://@a");
-  thread.set_shm("shm://@b");
+  for (const std::string& endpoint : endpoints) thread.add_endpoint(endpoint);
   thread.set_uid(kUser);
   return server;
 }
@@ -37,27 +42,27 @@ std::string Refusal(const wire::ServerMember& server, const LocalProcess& self,
 }
 
 TEST(ShardEndpointTest, TheBestWayThatReachesIsFirst) {
-  wire::ServerMember server = Server();
+  const wire::ServerMember server = Server();
   EXPECT_THAT(*ShardEndpoints(server, 0, kSame, config::Limits::AUTO),
-              ElementsAre("shm://@b", "ipc://@a", "tcp://10.0.0.1:7"));
+              ElementsAre(kShm, kIpc, kTcp));
   EXPECT_THAT(*ShardEndpoints(server, 0, kOtherUser, config::Limits::AUTO),
-              ElementsAre("tcp://10.0.0.1:7"));
+              ElementsAre(kTcp));
   EXPECT_THAT(*ShardEndpoints(server, 0, kElsewhere, config::Limits::AUTO),
-              ElementsAre("tcp://10.0.0.1:7"));
-  server.mutable_thread(0)->clear_shm();
-  EXPECT_THAT(*ShardEndpoints(server, 0, kSame, config::Limits::AUTO),
-              ElementsAre("ipc://@a", "tcp://10.0.0.1:7"));
+              ElementsAre(kTcp));
+  EXPECT_THAT(
+      *ShardEndpoints(Server({kTcp, kIpc}), 0, kSame, config::Limits::AUTO),
+      ElementsAre(kIpc, kTcp));
 }
 
 TEST(ShardEndpointTest, TheWayOfTheConfigIsTheOnlyOne) {
   for (const LocalProcess& self : {kSame, kOtherUser, kElsewhere}) {
     EXPECT_THAT(*ShardEndpoints(Server(), 0, self, config::Limits::TCP),
-                ElementsAre("tcp://10.0.0.1:7"));
+                ElementsAre(kTcp));
   }
   EXPECT_THAT(*ShardEndpoints(Server(), 0, kSame, config::Limits::IPC),
-              ElementsAre("ipc://@a"));
+              ElementsAre(kIpc));
   EXPECT_THAT(*ShardEndpoints(Server(), 0, kSame, config::Limits::SHM),
-              ElementsAre("shm://@b"));
+              ElementsAre(kShm));
 }
 
 TEST(ShardEndpointTest, OnlySharedMemoryIsNoSocket) {
@@ -66,9 +71,7 @@ TEST(ShardEndpointTest, OnlySharedMemoryIsNoSocket) {
   EXPECT_TRUE(IsBySocket(Server(), 0, kSame, config::Limits::IPC));
   EXPECT_TRUE(IsBySocket(Server(), 0, kSame, config::Limits::TCP));
   EXPECT_TRUE(IsBySocket(Server(), 0, kElsewhere, config::Limits::AUTO));
-  wire::ServerMember without = Server();
-  without.mutable_thread(0)->clear_shm();
-  EXPECT_TRUE(IsBySocket(without, 0, kSame, config::Limits::AUTO));
+  EXPECT_TRUE(IsBySocket(Server({kTcp, kIpc}), 0, kSame, config::Limits::AUTO));
 }
 
 TEST(ShardEndpointTest, AWayThatDoesNotReachIsSaid) {
@@ -78,12 +81,16 @@ TEST(ShardEndpointTest, AWayThatDoesNotReachIsSaid) {
     EXPECT_THAT(Refusal(Server(), kOtherUser, transport),
                 HasSubstr("server 3 is of another user (uid 1000; this process "
                           "is of 0); use AUTO or TCP"));
-    wire::ServerMember without = Server();
-    without.mutable_thread(0)->clear_ipc();
-    without.mutable_thread(0)->clear_shm();
-    EXPECT_THAT(Refusal(without, kSame, transport),
+    EXPECT_THAT(Refusal(Server({kTcp}), kSame, transport),
                 HasSubstr("server 3 offers none"));
   }
+}
+
+// A way that a peer of another version has is left out.
+TEST(ShardEndpointTest, WhatIsNotKnownIsNotTaken) {
+  EXPECT_THAT(*ShardEndpoints(Server({"ucx://there", kTcp}), 0, kSame,
+                              config::Limits::AUTO),
+              ElementsAre(kTcp));
 }
 
 }  // namespace slackline::shard_endpoint_test

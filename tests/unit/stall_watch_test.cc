@@ -34,7 +34,7 @@ class StallWatchTest : public ::testing::Test {
     for (int s = 0; s < 2; ++s) {
       wire::ServerMember& server = *view_.add_server();
       server.set_index(s);
-      server.add_thread()->set_tcp(absl::StrCat("tcp://somewhere:", s));
+      server.add_thread()->add_endpoint(absl::StrCat("tcp://somewhere:", s));
     }
     for (int w = 0; w < 4; ++w) AddWorker(w, 10 + w);
   }

@@ -28,7 +28,8 @@ wire::ServerMember ServerOf(int32_t index, int threads, uint64_t incarnation) {
   server.set_index(index);
   server.set_incarnation(incarnation);
   for (int t = 0; t < threads; ++t) {
-    server.add_thread()->set_tcp(absl::StrCat("tcp://server", index, ":", t));
+    server.add_thread()->add_endpoint(
+        absl::StrCat("tcp://server", index, ":", t));
   }
   return server;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/endpoint.h"
 
 namespace slackline {
 
@@ -18,9 +19,10 @@ std::string Routes::NameOf(Owner owner) const {
   std::string name =
       absl::StrCat("server ", owner.server, " thread ", owner.thread);
   if (Has(owner)) {
-    absl::StrAppend(&name, " (",
-                    view_->FindServer(owner.server)->thread(owner.thread).tcp(),
-                    ")");
+    absl::StrAppend(
+        &name, " (",
+        NetworkEndpoint(view_->FindServer(owner.server)->thread(owner.thread)),
+        ")");
   }
   return name;
 }

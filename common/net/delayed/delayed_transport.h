@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/net/delayed/delay_line.h"
 #include "common/net/delayed/link_model.h"
@@ -32,6 +33,9 @@ class DelayedTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
+  std::vector<std::string> EndpointsOfHost() override {
+    return inner_.EndpointsOfHost();
+  }
   std::shared_ptr<PayloadMemory> memory() override { return inner_.memory(); }
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/net/host_id.h"
 #include "common/net/shm/shm_channel.h"
 #include "common/net/shm/shm_connection.h"
 #include "common/net/shm/shm_listener.h"
@@ -69,6 +70,12 @@ absl::StatusOr<std::unique_ptr<Channel>> ShmTransport::Connect(
   SL_ASSIGN_OR_RETURN(std::shared_ptr<ShmArena> arena, Arena());
   return std::make_unique<ShmChannel>(*this, std::move(arena), self, endpoint,
                                       options);
+}
+
+std::vector<std::string> ShmTransport::EndpointsOfHost() {
+  std::vector<std::string> endpoints = others_.EndpointsOfHost();
+  endpoints.push_back(UniqueShmEndpoint());
+  return endpoints;
 }
 
 }  // namespace slackline

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/net/host_id.h"
 #include "common/net/zmq/key_check.h"
 #include "common/net/zmq/zmq_channel.h"
 #include "common/net/zmq/zmq_listener.h"
@@ -112,6 +113,10 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
     return CallFailed(absl::StrCat("connect to ", endpoint),
                       ConnectHint(error.num()), error);
   }
+}
+
+std::vector<std::string> ZmqTransport::EndpointsOfHost() {
+  return {UniqueIpcEndpoint()};
 }
 
 }  // namespace slackline

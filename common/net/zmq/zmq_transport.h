@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/keys/live_keys.h"
 #include "common/mutex.h"
@@ -67,6 +68,7 @@ class ZmqTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
+  std::vector<std::string> EndpointsOfHost() override;
 
  private:
   // Never given out before, in this process or another one.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/cluster_config.h"
+#include "common/endpoint.h"
 #include "common/host_port.h"
 #include "common/metrics/histogram.h"
 #include "common/metrics/refusals.h"
@@ -82,8 +83,9 @@ std::vector<ServerLine> ServersOf(const wire::StatusReply& status,
                                   const Configured& configured) {
   std::map<int, std::string> hosts = HostsOf(configured.servers);
   for (const wire::ServerMember& server : status.view().server()) {
-    const std::string host =
-        server.thread_size() > 0 ? HostOf(server.thread(0).tcp()) : "";
+    const std::string host = server.thread_size() > 0
+                                 ? HostOf(NetworkEndpoint(server.thread(0)))
+                                 : "";
     // One that was added is not in the config.
     if (!host.empty() && hosts.count(server.index()) == 0)
       hosts[server.index()] = host;
