@@ -56,24 +56,23 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/checkpointer.h"
+#include "server/coordinator/collective_calls.h"
 #include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
-#include "server/coordinator/gathers.h"
+#include "server/coordinator/example_leases.h"
+#include "server/coordinator/formation.h"
 #include "server/coordinator/gradient_watch.h"
-#include "server/coordinator/group_store.h"
+#include "server/coordinator/hold_ups.h"
 #include "server/coordinator/inspections.h"
 #include "server/coordinator/job_outcome.h"
-#include "server/coordinator/lease_book.h"
-#include "server/coordinator/link_check.h"
+#include "server/coordinator/kept_view.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/programs.h"
 #include "server/coordinator/run_totals.h"
-#include "server/coordinator/stall_watch.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/stats_check.h"
-#include "server/coordinator/straggler_watch.h"
 #include "server/coordinator/suspension.h"
 #include "server/coordinator/user_calls.h"
 #include "server/coordinator/view_editor.h"
@@ -222,12 +221,10 @@ class CoordinatorCore {
   // Loads all parts.
   absl::Status Load(const StateReader& reader, absl::Time now,
                     Effects* effects);
-  absl::Status LoadView(const StateReader& reader);
   // As StatusReply.epoch.
   int64_t EpochOfNewcomer() const;
   // What the event has changed.
   void Keep(ViewEditor::Committed committed, absl::Time now, Effects* effects);
-  void KeepView(ViewEditor::Committed committed);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
@@ -254,23 +251,12 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
-  // All have joined. Whether all can connect with each other, too.
-  bool LinksAreThere(absl::Time now, Effects* effects);
-  // When a job that forms is given up, in awake time.
-  absl::Time GivesUpFormingAt() const;
   // When every living member had time to hear that the job has ended, in awake
   // time. InfiniteFuture: it has not ended.
   absl::Time KnownBy() const;
   // And when the answers are here that a user waits for: a lease may be shorter
   // than what it takes to write down a timeline.
   absl::Time OverBy() const;
-  // It is too late for it to form: says who is missing.
-  wire::JobEnd NotFormed(absl::Time now) const;
-  // The view of a job that goes on from a checkpoint, or its end if it cannot.
-  void GoOnFromCheckpoint(Effects* effects);
-  // Empty, or why the tables and steps of this job do not fit its delays, which
-  // hold from that clock on. Says what it takes to keep to them.
-  std::string WhyDelaysUnfit(Clock from, Effects* effects) const;
   // Removes who holds others up, and ends the job if no worker can go on. Looks
   // at all workers, a few times in the time between two heartbeats of one.
   void EndStalls(absl::Time now, Effects* effects);
@@ -285,16 +271,13 @@ class CoordinatorCore {
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
   bool AllDone() const;
   void SendView(uint64_t known, Member* member, Effects* effects) const;
-  static void Send(std::vector<GroupStore::Answer> answers, Effects* effects);
-  static void Send(std::vector<LeaseBook::Answer> answers, Effects* effects);
-  // Elastic sampling: true once, when the view says where the job ends.
-  bool EndIfAllLeased(Effects* effects);
 
   const Options options_;
   ViewEditor editor_;
   ViewFeed feed_;
   Membership members_;
-  LinkCheck links_;
+  KeptView kept_view_;
+  Formation formation_;
   ModeControl modes_;
   Copies copies_;
   Placement placement_;
@@ -302,30 +285,25 @@ class CoordinatorCore {
   Suspension suspension_;
   UserCalls user_calls_;
   JobOutcome outcome_;
-  StallWatch stalls_;
-  StragglerWatch stragglers_;
+  HoldUps hold_ups_;
   GradientWatch gradients_;
-  GroupStore store_;
-  Gathers gathers_;
-  LeaseBook leases_;
+  CollectiveCalls collectives_;
+  ExampleLeases leases_;
   Inspections inspections_;
   RunTotals totals_;
   Programs programs_;
   std::string data_;       // What is trained on.
   std::string data_hash_;  // As of JoinRequest.
-  absl::Time started_;     // This one, ended_at_ and found_by_: awake time.
+  // This one and found_by_: awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
   // By then members have found this coordinator, which has taken over.
   absl::Time found_by_ = absl::InfinitePast();
-  absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.
-  std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.
   // What has happened in this event that conclusions are to be drawn from.
   struct News {
     bool workers = false;    // One is gone or done, has a result or a gather.
     Incarnation behind = 0;  // Who has not seen the last view.
   } news_;
   KeptState kept_;
-  size_t kept_changes_ = 0;  // Bytes of those that come after the kept view.
 };
 
 }  // namespace slackline
