@@ -68,9 +68,11 @@ Clock StrideOf(const config::Checkpoint& config, const wire::View& view) {
 }  // namespace
 
 Checkpointer::Checkpointer(Options options, const Membership* members,
-                           ModeControl* modes, ViewEditor* editor)
+                           const JobOutcome* outcome, ModeControl* modes,
+                           ViewEditor* editor)
     : options_(std::move(options)),
       members_(members),
+      outcome_(outcome),
       modes_(modes),
       editor_(editor),
       keeps_best_(options_.config.has_best_by() && !options_.root.empty()),
@@ -91,11 +93,7 @@ absl::Status Checkpointer::MayBegin() const {
   return modes_->MayCut();
 }
 
-void Checkpointer::OnRunning(const std::string& data,
-                             const std::string& data_hash, Clock begins_at,
-                             absl::Time now, CoordinatorEffects* effects) {
-  data_ = data;
-  data_hash_ = data_hash;
+void Checkpointer::OnRunning(absl::Time now, CoordinatorEffects* effects) {
   const config::Checkpoint& config = options_.config;
   stride_ = StrideOf(config, editor_->view());
   if (stride_ == 0 && !config.has_every_seconds() && !config.has_best_by())
@@ -110,7 +108,7 @@ void Checkpointer::OnRunning(const std::string& data,
                      MayBegin().message()));
     return;
   }
-  Schedule(begins_at, now);
+  Schedule(editor_->view().begins_at(), now);
 }
 
 void Checkpointer::Schedule(Clock clock, absl::Time now) {
@@ -309,8 +307,8 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
   failure_.clear();
   server_lost_ = false;
   manifest_ = options_.manifest;
-  manifest_.set_data(data_);
-  manifest_.set_data_hash(data_hash_);
+  manifest_.set_data(outcome_->data());
+  manifest_.set_data_hash(outcome_->data_hash());
   manifest_.set_steps_total(view.steps_total());
   manifest_.set_steps_per_epoch(view.steps_per_epoch());
   manifest_.set_seconds(seconds);
@@ -680,7 +678,7 @@ std::optional<absl::StatusOr<std::string>> Checkpointer::TakeAnswerTo(
 
 // ---- For the next coordinator -----------------------------------------------
 
-coordinator::CheckpointsState Checkpointer::Keep() const {
+coordinator::CheckpointsState Checkpointer::ToKeep() const {
   coordinator::CheckpointsState state;
   state.set_under_way(state_ != State::kIdle);
   state.set_has_clocks(state_ == State::kCollecting ||
@@ -702,10 +700,7 @@ coordinator::CheckpointsState Checkpointer::Keep() const {
 }
 
 void Checkpointer::Load(const coordinator::CheckpointsState& state,
-                        const std::string& data, const std::string& data_hash,
                         absl::Time now) {
-  data_ = data;
-  data_hash_ = data_hash;
   if (state.under_way()) {
     state_ = state.has_clocks() ? State::kCollecting : State::kWanted;
     wanted_at_ = now;

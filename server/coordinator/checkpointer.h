@@ -32,6 +32,7 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/job_outcome.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/view_editor.h"
@@ -62,13 +63,13 @@ class Checkpointer {
   };
   static constexpr size_t kCallersMax = 64;
 
-  // `members`, `modes` and `editor` outlive it.
-  Checkpointer(Options options, const Membership* members, ModeControl* modes,
+  // All of them outlive it.
+  Checkpointer(Options options, const Membership* members,
+               const JobOutcome* outcome, ModeControl* modes,
                ViewEditor* editor);
 
-  // The job begins to run, from `begins_at` on: the view has its length.
-  void OnRunning(const std::string& data, const std::string& data_hash,
-                 Clock begins_at, absl::Time now, CoordinatorEffects* effects);
+  // The job begins to run: the view has its length, and where it begins.
+  void OnRunning(absl::Time now, CoordinatorEffects* effects);
   // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
   // that is under way if that has no clocks yet, else of the next one. However
   // often the same call comes, it is one. Else, here and in an Answer, why
@@ -118,9 +119,8 @@ class Checkpointer {
   // For the next coordinator, of a job that runs. A checkpoint that is under
   // way is given up by it, as one that may be whole the next time; users who
   // wait for it ask again. `now`: when it begins.
-  coordinator::CheckpointsState Keep() const;
-  void Load(const coordinator::CheckpointsState& state, const std::string& data,
-            const std::string& data_hash, absl::Time now);
+  coordinator::CheckpointsState ToKeep() const;
+  void Load(const coordinator::CheckpointsState& state, absl::Time now);
 
   void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
@@ -197,6 +197,7 @@ class Checkpointer {
 
   const Options options_;
   const Membership* const members_;
+  const JobOutcome* const outcome_;
   ModeControl* const modes_;
   ViewEditor* const editor_;
 
@@ -244,7 +245,6 @@ class Checkpointer {
   std::string failure_;       // Of a part.
   bool server_lost_ = false;  // Is the failure; the next one may be whole.
 
-  std::string data_, data_hash_;
   run::CheckpointRecord last_;  // Completed one.
   int32_t completed_ = 0;
   int32_t failed_ = 0;

@@ -72,7 +72,10 @@ void CollectiveCalls::Answer(CoordinatorEffects* effects) {
   if (std::exchange(news_, false)) gathers_.Complete(effects);
 }
 
-absl::Status CollectiveCalls::Load(const StateReader& reader) {
+void CollectiveCalls::Keep(absl::Time, KeptState* kept) { gathers_.Keep(kept); }
+
+absl::Status CollectiveCalls::Load(const StateReader& reader, const Moment&,
+                                   CoordinatorEffects*) {
   return gathers_.Load(reader, [&](Incarnation incarnation) {
     return members_->Find(incarnation) != nullptr;
   });

@@ -15,12 +15,13 @@
 #include "server/coordinator/gathers.h"
 #include "server/coordinator/group_store.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class CollectiveCalls {
+class CollectiveCalls : public CoordinatorPart {
  public:
   struct Options {
     GroupStore::Options store;
@@ -51,9 +52,10 @@ class CollectiveCalls {
   // view that explains the answers has been sent.
   void Answer(CoordinatorEffects* effects);
 
-  // For the next coordinator, as in Gathers. The store begins anew with it.
-  void Keep(KeptState* kept) { gathers_.Keep(kept); }
-  absl::Status Load(const StateReader& reader);
+  // As in Gathers. The store begins anew with another coordinator.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   const GroupStore& store() const { return store_; }
   const Gathers& gathers() const { return gathers_; }

@@ -122,6 +122,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
               .servers_look_at_gradients = options.gradient_bound.has_value(),
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
+      outcome_(options.stop, options.clock, &editor_),
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
@@ -133,12 +134,11 @@ CoordinatorCore::CoordinatorCore(const Options& options)
            .part_timeout = options.stall_timeout + options.save_timeout,
            .manifest = ManifestOf(options),
            .best = options.best_checkpoint},
-          &members_, &modes_, &editor_),
+          &members_, &outcome_, &modes_, &editor_),
       suspension_({.timeout = options.stall_timeout + options.save_timeout,
                    .resumed_from = ResumedFrom(options)},
                   &members_, &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
-      outcome_(options.stop, options.clock, &editor_),
       hold_ups_({.timeout = options.stall_timeout,
                  .finish_timeout = options.save_timeout + options.stall_timeout,
                  .lease = options.lease},
@@ -150,13 +150,22 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                    &members_, &editor_),
       leases_(&members_, &modes_, &editor_),
       inspections_(&members_),
-      programs_(options.build) {}
+      accounts_(options.build, &members_),
+      parts_({&members_, &kept_view_, &outcome_, &accounts_, &suspension_,
+              &placement_, &modes_, &copies_, &leases_, &collectives_,
+              &user_calls_}) {}
 
 // ---- Events -----------------------------------------------------------------
 
 void CoordinatorCore::Start(absl::Time now) {
   members_.Run(now);
   formation_.Start(members_.AwakeTime(now));
+}
+
+Moment CoordinatorCore::At(absl::Time now) const {
+  return {.now = now,
+          .awake = members_.AwakeTime(now),
+          .seconds = outcome_.Seconds(now)};
 }
 
 void CoordinatorCore::Begin(absl::Time now) {
@@ -305,6 +314,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                              : editor_.Commit();
   if (committed != ViewEditor::Committed::kNothing) {
     feed_.OnCommit(committed);
+    kept_view_.OnCommit(committed);
     members_.ForEach(
         [&](Member* member) { SendView(member->view_sent, member, effects); });
   } else if (Member* const behind = members_.Find(news_.behind);
@@ -313,7 +323,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   }
   collectives_.Answer(effects);  // After the view that explains them.
   user_calls_.AnswerCheckpoints(effects);
-  Keep(committed, now, effects);
+  Keep(now, effects);
   for (size_t i = first_send; i < effects->sends.size(); ++i) {
     wire::Header& header = effects->sends[i].message.header;
     header.set_run(options_.run);
@@ -379,8 +389,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   if (answer.joined == nullptr) return;
   const Member& member = *answer.joined;
   effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
-  if (std::string differs = programs_.OnJoin(member.join); !differs.empty())
-    effects->warnings.push_back(std::move(differs));
+  accounts_.OnJoined(member, effects);
   checkpointer_.NoteMembers();
   inspections_.OnJoined(member);
   if (member.worker_role()) {
@@ -399,16 +408,16 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   const wire::JoinRequest& model = members_.model();
   placement_.Start(formation_.Tables(), options_.shard_elements, now);
   copies_.Start();
-  data_ = members_.FindWorker(0)->join.data();
-  data_hash_ = model.data_hash();
+  outcome_.SetData(members_.FindWorker(0)->join.data(), model.data_hash());
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
   leases_.Start();
   modes_.Start(effects);
-  if (!formation_.PlaceWorkers(data_, data_hash_, effects)) return;
+  if (!formation_.PlaceWorkers(outcome_.data(), outcome_.data_hash(), effects))
+    return;
   outcome_.OnRunning(
       now, options_.resume == nullptr ? 0 : options_.resume->seconds());
-  checkpointer_.OnRunning(data_, data_hash_, view().begins_at(), now, effects);
+  checkpointer_.OnRunning(now, effects);
   collectives_.OnRunning(effects);
   inspections_.Start(effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
@@ -427,7 +436,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
     return editor_.End(std::move(end));
   }
   if (!failure.empty()) {
-    totals_.AddTraceback(member->index(), leave.traceback());
+    accounts_.AddTraceback(member->index(), leave.traceback());
     return Remove(member->incarnation, absl::StrCat("left: ", failure), now,
                   effects);
   }
@@ -464,13 +473,7 @@ void CoordinatorCore::OnServerGone(const Member& server,
   }
   if (editor_.OwnsShards(index)) checkpointer_.OnServerLost(sentence);
   copies_.OnGone(server, sentence, effects);
-  // Whoever takes the shards over counts the gradients that they hold, as
-  // accepted and as held.
-  run::ServerStats counted = server.server;
-  counted.set_pushes(counted.pushes() -
-                     std::min(counted.pushes(), counted.held()));
-  counted.clear_held();
-  totals_.AddGone(counted);
+  accounts_.OnServerGone(server);
   placement_.OnGone(server, now, effects);
   checkpointer_.NoteMembers();
   modes_.OnServerGone(index);
@@ -497,10 +500,9 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   editor_.RemoveWorker(member.index());
   editor_.Regroup();
   if (state() == wire::FORMING) return;
-  totals_.AddGone(member.index(), member.worker);
   const std::string lost =
       absl::StrCat(sentence, ", at clock ", member.worker.clock());
-  totals_.AddLost(lost);
+  accounts_.OnWorkerGone(member, lost);
   modes_.OnGone(member);
   checkpointer_.NoteMembers();
   if (modes_.follows_given_delays() && !member.trained) {
@@ -545,7 +547,7 @@ void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
   std::optional<HoldUps::Findings> found = hold_ups_.Look(now, effects);
   if (!found.has_value()) return;
   for (const std::string& sentence : found->stragglers)
-    totals_.AddStraggler(sentence);
+    accounts_.AddStraggler(sentence);
   StallWatch::Findings& stalls = found->stalls;
   inspections_.AskFor(stalls.holding_up, now, effects);
   if (stalls.end.has_value()) return editor_.End(*std::move(stalls.end));
@@ -719,7 +721,7 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
 void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member) {
   const std::string why = Cut(stop.reason(), kReasonBytesMax);
   const bool of_worker = member != nullptr && member->worker_role();
-  if (of_worker) totals_.AddTraceback(member->index(), stop.traceback());
+  if (of_worker) accounts_.AddTraceback(member->index(), stop.traceback());
   const bool diverged = of_worker && stop.has_diverged();
   wire::JobEnd end =
       JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
@@ -784,8 +786,7 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
 
 // ---- For the next coordinator -----------------------------------------------
 
-void CoordinatorCore::Keep(ViewEditor::Committed committed, absl::Time now,
-                           Effects* effects) {
+void CoordinatorCore::Keep(absl::Time now, Effects* effects) {
   if (!kept_.Has("job")) {
     coordinator::JobState job;
     job.set_job(options_.job);
@@ -798,24 +799,7 @@ void CoordinatorCore::Keep(ViewEditor::Committed committed, absl::Time now,
     job.set_resume_folder(options_.resume_folder);
     kept_.Put("job", job);
   }
-  kept_view_.Keep(committed, &kept_);
-  members_.Keep(now, &kept_);
-  coordinator::OutcomeState outcome = outcome_.Keep();
-  outcome.set_data(data_);
-  outcome.set_data_hash(data_hash_);
-  kept_.Put("outcome", outcome);
-  kept_.Put("modes", modes_.Keep());
-  placement_.Keep(&kept_);
-  kept_.Put("copies", copies_.Keep());
-  coordinator::CheckpointsState checkpoints = checkpointer_.Keep();
-  if (suspension_.reason().has_value())
-    checkpoints.set_suspends(*suspension_.reason());
-  kept_.Put("checkpoints", checkpoints);
-  if (user_calls_.TakeNews()) kept_.Put("calls", user_calls_.Keep());
-  if (totals_.TakeNews()) kept_.Put("totals", totals_.Keep());
-  if (programs_.TakeNews()) kept_.Put("programs", programs_.Keep());
-  leases_.Keep(&kept_);
-  collectives_.Keep(&kept_);
+  parts_.Keep(now, &kept_);
   std::vector<StateChange> changes = kept_.TakeChanges();
   std::move(changes.begin(), changes.end(), std::back_inserter(effects->state));
 }
@@ -852,59 +836,12 @@ absl::StatusOr<CoordinatorCore::Kept> CoordinatorCore::KeptIn(
   return kept;
 }
 
-absl::Status CoordinatorCore::Load(const StateReader& reader, absl::Time now,
-                                   Effects* effects) {
-  SL_RETURN_IF_ERROR(members_.Load(reader, now));
-  SL_RETURN_IF_ERROR(kept_view_.Load(reader));
-  const bool has_run = view().phase_size() > 0;
-  if (has_run && !reader.Has("model"))
-    return reader.Broken("model", "it is not there");
-  coordinator::OutcomeState outcome;
-  SL_RETURN_IF_ERROR(reader.Read("outcome", &outcome));
-  data_ = outcome.data();
-  data_hash_ = outcome.data_hash();
-  outcome_.Load(outcome, now);
-  coordinator::TotalsState totals;
-  SL_RETURN_IF_ERROR(reader.Read("totals", &totals));
-  totals_.Load(totals);
-  coordinator::ProgramsState programs;
-  SL_RETURN_IF_ERROR(reader.Read("programs", &programs));
-  programs_.Load(programs);
-  coordinator::CallsState calls;
-  SL_RETURN_IF_ERROR(reader.Read("calls", &calls));
-  SL_RETURN_IF_ERROR(user_calls_.Load(calls));
-  SL_RETURN_IF_ERROR(collectives_.Load(reader));
-  if (!has_run) return absl::OkStatus();
-  coordinator::ModesState modes;
-  SL_RETURN_IF_ERROR(reader.Read("modes", &modes));
-  if (modes.reason_size() != view().phase_size() ||
-      (view().has_change() && !modes.has_wanted())) {
-    return reader.Broken("modes", "it does not fit the view");
-  }
-  modes_.Load(modes, effects);
-  coordinator::CopiesState copies;
-  SL_RETURN_IF_ERROR(reader.Read("copies", &copies));
-  copies_.Load(copies);
-  SL_RETURN_IF_ERROR(placement_.Load(reader, now));
-  coordinator::CheckpointsState checkpoints;
-  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
-  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
-  if (editor_.running() && (modes_.WaitsForCut() != waits ||
-                            (modes_.IsCutting() && !checkpoints.under_way()))) {
-    return reader.Broken("checkpoints", "they do not fit the cut under way");
-  }
-  checkpointer_.Load(checkpoints, data_, data_hash_, now);
-  if (checkpoints.has_suspends())
-    suspension_.Load(checkpoints.suspends(), members_.AwakeTime(now));
-  return leases_.Load(reader);
-}
-
 absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
                                       absl::Time now, Effects* effects) {
   Start(now);
   Begin(now);
   const size_t first = effects->sends.size();
-  SL_RETURN_IF_ERROR(Load(StateReader(state), now, effects));
+  SL_RETURN_IF_ERROR(parts_.Load(StateReader(state), At(now), effects));
   found_by_ = members_.AwakeTime(now) + options_.found_within;
   kept_.Load(state);
   effects->log.push_back(absl::StrCat(
@@ -947,19 +884,10 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_config_hash(options_.config_hash);
   summary.set_workers(options_.workers);
   summary.set_servers(options_.servers);
-  summary.set_data(data_);
-  summary.set_data_hash(data_hash_);
-  programs_.PutSummary(&summary);
-  std::vector<RunTotals::Worker> workers;
-  std::vector<const run::ServerStats*> servers;
   Clock smallest = EndOf(view());
-  for (const auto& [rank, worker] : members_.workers()) {
-    workers.push_back({.rank = rank, .stats = &worker->worker});
+  for (const auto& [rank, worker] : members_.workers())
     smallest = std::min<Clock>(smallest, worker->worker.clock());
-  }
-  for (const auto& [index, server] : members_.servers())
-    servers.push_back(&server->server);
-  const int64_t examples = totals_.Put(workers, servers, &summary);
+  const int64_t examples = accounts_.PutTotals(&summary);
   placement_.PutSummary(&summary);
   copies_.PutSummary(&summary);
   checkpointer_.PutSummary(&summary);
@@ -967,7 +895,7 @@ run::Summary CoordinatorCore::Summary() const {
   if (options_.resume != nullptr)
     *summary.mutable_resumed_from() = ResumedFrom(options_);
   summary.set_mode_changes(modes_.changes());
-  if (workers.empty()) {  // All are gone: what they had done.
+  if (members_.workers().empty()) {  // All are gone: what they had done.
     for (const run::WorkerSummary& worker : summary.worker())
       smallest = std::min<Clock>(smallest, worker.steps());
   }
@@ -1043,10 +971,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   hold_ups_.PutStatus(&status);
   inspections_.PutStatus(&status);
-  std::vector<const run::ServerStats*> servers;
-  for (const auto& [index, server] : members_.servers())
-    servers.push_back(&server->server);
-  *status.mutable_refused() = totals_.Refused(servers);
+  *status.mutable_refused() = accounts_.Refused();
   return status;
 }
 

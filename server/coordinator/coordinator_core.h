@@ -66,11 +66,11 @@
 #include "server/coordinator/inspections.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/kept_view.h"
+#include "server/coordinator/member_accounts.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part_list.h"
 #include "server/coordinator/placement.h"
-#include "server/coordinator/programs.h"
-#include "server/coordinator/run_totals.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/stats_check.h"
 #include "server/coordinator/suspension.h"
@@ -218,13 +218,11 @@ class CoordinatorCore {
   Sizes sizes() const;
 
  private:
-  // Loads all parts.
-  absl::Status Load(const StateReader& reader, absl::Time now,
-                    Effects* effects);
+  Moment At(absl::Time now) const;
   // As StatusReply.epoch.
   int64_t EpochOfNewcomer() const;
   // What the event has changed.
-  void Keep(ViewEditor::Committed committed, absl::Time now, Effects* effects);
+  void Keep(absl::Time now, Effects* effects);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
@@ -279,21 +277,19 @@ class CoordinatorCore {
   KeptView kept_view_;
   Formation formation_;
   ModeControl modes_;
+  JobOutcome outcome_;
   Copies copies_;
   Placement placement_;
   Checkpointer checkpointer_;
   Suspension suspension_;
   UserCalls user_calls_;
-  JobOutcome outcome_;
   HoldUps hold_ups_;
   GradientWatch gradients_;
   CollectiveCalls collectives_;
   ExampleLeases leases_;
   Inspections inspections_;
-  RunTotals totals_;
-  Programs programs_;
-  std::string data_;       // What is trained on.
-  std::string data_hash_;  // As of JoinRequest.
+  MemberAccounts accounts_;
+  PartList parts_;
   // This one and found_by_: awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
   // By then members have found this coordinator, which has taken over.

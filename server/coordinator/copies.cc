@@ -417,19 +417,24 @@ std::optional<int32_t> Copies::Promote(int32_t shard) {
 
 // ---- Reports ----------------------------------------------------------------
 
-coordinator::CopiesState Copies::Keep() const {
+void Copies::Keep(absl::Time, KeptState* kept) {
   coordinator::CopiesState state;
   state.set_made(made_);
   state.set_taken_over(taken_over_);
   state.mutable_lost()->Add(lost_.begin(), lost_.end());
-  return state;
+  kept->Put("copies", state);
 }
 
-void Copies::Load(const coordinator::CopiesState& state) {
+absl::Status Copies::Load(const StateReader& reader, const Moment&,
+                          CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
+  coordinator::CopiesState state;
+  SL_RETURN_IF_ERROR(reader.Read("copies", &state));
   made_ = state.made();
   taken_over_ = state.taken_over();
   lost_.assign(state.lost().begin(), state.lost().end());
   survey_due_ = true;
+  return absl::OkStatus();
 }
 
 void Copies::PutStatus(wire::StatusReply* status) const {

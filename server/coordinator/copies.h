@@ -36,11 +36,12 @@
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Copies {
+class Copies : public CoordinatorPart {
  public:
   struct Options {
     int replicas = 0;  // Of each shard; beside the shard itself.
@@ -76,13 +77,14 @@ class Copies {
   // The shard has moved.
   void NoteMoved(int32_t shard) { changed_.insert(shard); }
   // Orders the copies that can be made now, and drops those that are to go, if
-  // there is news. To be called at the end of an event of a running job. True if
-  // shards may move now that waited for their copies.
+  // there is news. To be called at the end of an event of a running job. True
+  // if shards may move now that waited for their copies.
   bool Order(CoordinatorEffects* effects);
 
-  // For the next coordinator; the view has the rest.
-  coordinator::CopiesState Keep() const;
-  void Load(const coordinator::CopiesState& state);
+  // The view has the rest.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   void PutStatus(wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;

@@ -67,7 +67,11 @@ void ExampleLeases::FollowEnd(CoordinatorEffects* effects) {
   Send(std::move(answers), effects);
 }
 
-absl::Status ExampleLeases::Load(const StateReader& reader) {
+void ExampleLeases::Keep(absl::Time, KeptState* kept) { book_.Keep(kept); }
+
+absl::Status ExampleLeases::Load(const StateReader& reader, const Moment&,
+                                 CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
   return book_.Load(editor_->view().elastic() ? Elastic() : std::nullopt,
                     reader, [&](Incarnation incarnation) -> const PeerId* {
                       const Member* const member = members_->Find(incarnation);

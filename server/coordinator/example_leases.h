@@ -18,12 +18,13 @@
 #include "server/coordinator/lease_book.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class ExampleLeases {
+class ExampleLeases : public CoordinatorPart {
  public:
   // All of them outlive it.
   ExampleLeases(const Membership* members, ModeControl* modes,
@@ -51,10 +52,10 @@ class ExampleLeases {
   // given next.
   int64_t next_epoch() const { return book_.next_epoch(); }
 
-  // For the next coordinator, as in LeaseBook.
-  void Keep(KeptState* kept) { book_.Keep(kept); }
-  // The view and the members are loaded.
-  absl::Status Load(const StateReader& reader);
+  // As in LeaseBook.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
   void PutSummary(run::Summary* summary) const;
 
  private:

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/stop_rules.h"
+#include "common/status.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
@@ -138,8 +139,10 @@ std::optional<double> JobOutcome::TrainLoss() const {
 
 // ---- For the next coordinator -----------------------------------------------
 
-coordinator::OutcomeState JobOutcome::Keep() const {
+void JobOutcome::Keep(absl::Time, KeptState* kept) {
   coordinator::OutcomeState state;
+  state.set_data(data_);
+  state.set_data_hash(data_hash_);
   state.set_clock(clock_.name);
   state.set_clock_to_wall(absl::ToInt64Microseconds(clock_.to_wall));
   if (running_since_ != absl::InfiniteFuture())
@@ -154,23 +157,28 @@ coordinator::OutcomeState JobOutcome::Keep() const {
   state.set_stopped_early(stopped_early_);
   state.set_stopped_by_time(stopped_by_time_);
   state.set_stopped_seconds(stopped_seconds_);
-  return state;
+  kept->Put("outcome", state);
 }
 
-void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
+absl::Status JobOutcome::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
+  coordinator::OutcomeState state;
+  SL_RETURN_IF_ERROR(reader.Read("outcome", &state));
+  data_ = state.data();
+  data_hash_ = state.data_hash();
   // Between hosts, times go by the clock on the wall.
   const absl::Duration shift =
       state.clock() == clock_.name
           ? absl::ZeroDuration()
           : absl::Microseconds(state.clock_to_wall()) - clock_.to_wall;
   if (state.has_running_since()) {
-    running_since_ =
-        std::min(now, absl::FromUnixMicros(state.running_since()) + shift);
+    running_since_ = std::min(
+        moment.now, absl::FromUnixMicros(state.running_since()) + shift);
   }
   seconds_before_ = state.seconds_before();
   if (state.has_trained_at())
     trained_at_ =
-        std::min(now, absl::FromUnixMicros(state.trained_at()) + shift);
+        std::min(moment.now, absl::FromUnixMicros(state.trained_at()) + shift);
   // Those of latest_ come last.
   for (const run::MetricRecord& record : state.latest()) {
     latest_[record.kind()] = record;
@@ -183,6 +191,7 @@ void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
   stopped_early_ = state.stopped_early();
   stopped_by_time_ = state.stopped_by_time();
   stopped_seconds_ = state.stopped_seconds();
+  return absl::OkStatus();
 }
 
 // ---- Reports ----------------------------------------------------------------
@@ -225,6 +234,8 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
       PutEvaluation(evaluation->second, summary);
     }
   }
+  summary->set_data(data_);
+  summary->set_data_hash(data_hash_);
   summary->set_stopped(stopped_early_.empty() ? stopped_ : stopped_early_);
 }
 

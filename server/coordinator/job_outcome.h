@@ -15,6 +15,7 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
@@ -27,13 +28,20 @@ struct CoordinatorClock {
   absl::Duration to_wall;
 };
 
-class JobOutcome {
+class JobOutcome : public CoordinatorPart {
  public:
   // `clock` as in CoordinatorCore::Options; `editor` outlives it.
   JobOutcome(const config::Stop& stop, const CoordinatorClock& clock,
              ViewEditor* editor)
       : stop_(stop), clock_(clock), editor_(editor) {}
 
+  // What is trained on, and its hash, as of JoinRequest. The job is to begin.
+  void SetData(const std::string& data, const std::string& data_hash) {
+    data_ = data;
+    data_hash_ = data_hash;
+  }
+  const std::string& data() const { return data_; }
+  const std::string& data_hash() const { return data_hash_; }
   // `seconds_before`: how long the job has run in earlier runs, if it goes on
   // from one.
   void OnRunning(absl::Time now, double seconds_before) {
@@ -61,9 +69,9 @@ class JobOutcome {
   double Seconds(absl::Time now) const {
     return seconds_before_ + SecondsHere(now);
   }
-  // What the next coordinator has to know, and to begin with. `now`: its time.
-  coordinator::OutcomeState Keep() const;
-  void Load(const coordinator::OutcomeState& state, absl::Time now);
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   void PutStatus(absl::Time now, wire::StatusReply* status) const;
   // `steps`: what all workers have done, for a job without a result of its own.
@@ -87,6 +95,8 @@ class JobOutcome {
   const config::Stop stop_;
   const CoordinatorClock clock_;
   ViewEditor* const editor_;
+  std::string data_;
+  std::string data_hash_;
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();

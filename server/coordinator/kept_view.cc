@@ -11,7 +11,9 @@
 
 namespace slackline {
 
-void KeptView::Keep(ViewEditor::Committed committed, KeptState* kept) {
+void KeptView::Keep(absl::Time, KeptState* kept) {
+  const auto committed =
+      std::exchange(committed_, ViewEditor::Committed::kNothing);
   if (committed == ViewEditor::Committed::kNothing) return;
   const size_t whole = kept->BytesOf("view");
   if (committed == ViewEditor::Committed::kChange && !next_is_whole_ &&
@@ -51,7 +53,8 @@ int KeptView::TellMembers() const {
   return listed;
 }
 
-absl::Status KeptView::Load(const StateReader& reader) {
+absl::Status KeptView::Load(const StateReader& reader, const Moment&,
+                            CoordinatorEffects*) {
   next_is_whole_ = true;
   if (!reader.Has("view")) {  // The job forms.
     members_->ForEach([&](Member* member) {
@@ -94,6 +97,8 @@ absl::Status KeptView::Load(const StateReader& reader) {
                              " of them are among the ", members_->all().size(),
                              " that are kept"));
   }
+  if (loaded.phase_size() > 0 && !reader.Has("model"))
+    return reader.Broken("model", "it is not there");
   return absl::OkStatus();
 }
 

@@ -8,23 +8,26 @@
 
 #include "absl/status/status.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class KeptView {
+class KeptView : public CoordinatorPart {
  public:
   // Both outlive it.
   KeptView(Membership* members, ViewEditor* editor)
       : members_(members), editor_(editor) {}
 
-  // After each event, with what the editor has committed in it.
-  void Keep(ViewEditor::Committed committed, KeptState* kept);
-  // The members are loaded: gives the editor the view, and the members what the
-  // view says of them. While the job forms there is no view, and the members
-  // make the first one. Errors are those of StateReader.
-  absl::Status Load(const StateReader& reader);
+  // What the editor has committed in this event.
+  void OnCommit(ViewEditor::Committed committed) { committed_ = committed; }
+
+  void Keep(absl::Time now, KeptState* kept) override;
+  // Gives the editor the view, and the members what the view says of them.
+  // While the job forms there is no view, and the members make the first one.
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
  private:
   // What the view says of members. Returns how many of these there are.
@@ -34,6 +37,8 @@ class KeptView {
   ViewEditor* const editor_;
   size_t changes_bytes_ = 0;  // Of those that come after the kept view.
   bool next_is_whole_ = false;
+  // Since Keep().
+  ViewEditor::Committed committed_ = ViewEditor::Committed::kNothing;
 };
 
 }  // namespace slackline

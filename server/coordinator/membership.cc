@@ -612,7 +612,8 @@ void Membership::Keep(absl::Time now, KeptState* kept) {
   }
 }
 
-absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
+absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
   coordinator::MembersState state;
   SL_RETURN_IF_ERROR(reader.Read("members", &state));
   next_incarnation_ = std::max<Incarnation>(state.next_incarnation(), 1);
@@ -637,8 +638,8 @@ absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
         member.records_acked = kept.records_acked();
         member.worker = kept.worker();
         member.server = kept.server();
-        member.kept_at = now;
-        Hear(&member, now);
+        member.kept_at = moment.now;
+        Hear(&member, moment.now);
         // Whose place this process has come to take looks for nobody.
         const bool is_host = !member.worker_role() &&
                              member.index() == options_.host_server &&

@@ -25,6 +25,7 @@
 #include "proto/control.pb.h"
 #include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
@@ -64,7 +65,7 @@ void PutWho(const Member& member, wire::JobEnd* end);
 wire::ServerMember ServerOf(const Member& server);
 wire::WorkerMember WorkerOf(const Member& worker);
 
-class Membership {
+class Membership : public CoordinatorPart {
  public:
   struct Options {
     std::string job;
@@ -189,11 +190,11 @@ class Membership {
   void NoteWhyRemoved(Incarnation incarnation, const std::string& why);
   // Empty: its lease ran out, or that is long ago.
   std::string WhyRemoved(Incarnation incarnation) const;
-  // For the next coordinator: what is new since the last call, and everything.
+  void Keep(absl::Time now, KeptState* kept) override;
   // All members have a whole lease from now on, and the time in which they find
-  // this coordinator. InvalidArgument: of the state.
-  void Keep(absl::Time now, KeptState* kept);
-  absl::Status Load(const StateReader& reader, absl::Time now);
+  // this coordinator.
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
   // The member has said something that is to be kept. What it says of its state
   // all the time is kept now and then.
   void NoteAcked(const Member& member) { changed_.insert(member.incarnation); }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
+#include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 
@@ -288,18 +289,35 @@ std::string ModeControl::WhyNoneJoins() const {
   return ModeChanger::WhyNoneJoins(editor_->view());
 }
 
-coordinator::ModesState ModeControl::Keep() const {
+void ModeControl::Keep(absl::Time, KeptState* kept) {
   coordinator::ModesState state;
   changer_.Keep(&state);
   state.set_policy(policy_.has_value());
-  return state;
+  kept->Put("modes", state);
 }
 
-void ModeControl::Load(const coordinator::ModesState& state,
-                       CoordinatorEffects* effects) {
+absl::Status ModeControl::Load(const StateReader& reader, const Moment&,
+                               CoordinatorEffects* effects) {
+  const wire::View& view = editor_->view();
+  if (view.phase_size() == 0) return absl::OkStatus();
+  coordinator::ModesState state;
+  SL_RETURN_IF_ERROR(reader.Read("modes", &state));
+  if (state.reason_size() != view.phase_size() ||
+      (view.has_change() && !state.has_wanted())) {
+    return reader.Broken("modes", "it does not fit the view");
+  }
   changer_.Load(state);
+  // The Checkpointer knows of the same cut.
+  coordinator::CheckpointsState checkpoints;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
+  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
+  if (editor_->running() &&
+      (WaitsForCut() != waits || (IsCutting() && !checkpoints.under_way()))) {
+    return reader.Broken("checkpoints", "they do not fit the cut under way");
+  }
   if (state.policy()) SwitchPolicyOn(effects);
   news_ = true;
+  return absl::OkStatus();
 }
 
 void ModeControl::PutStatus(absl::Time now, wire::StatusReply* status) const {

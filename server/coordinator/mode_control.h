@@ -19,11 +19,12 @@
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_changer.h"
 #include "server/coordinator/mode_policy.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class ModeControl {
+class ModeControl : public CoordinatorPart {
  public:
   struct Options {
     config::Sync sync;
@@ -82,9 +83,10 @@ class ModeControl {
   // Empty, or why no worker can join just now.
   std::string WhyNoneJoins() const;
 
-  // For the next coordinator. The policy measures anew.
-  coordinator::ModesState Keep() const;
-  void Load(const coordinator::ModesState& state, CoordinatorEffects* effects);
+  // The policy measures anew.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   // Everything about modes that people ask for.
   void PutStatus(absl::Time now, wire::StatusReply* status) const;

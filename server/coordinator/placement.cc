@@ -274,19 +274,21 @@ std::string Placement::OnLost(const Member& source,
   return sentence;
 }
 
-void Placement::Keep(KeptState* kept) {
+void Placement::Keep(absl::Time, KeptState* kept) {
   coordinator::MovesState state;
   rebalancer_.Keep(kept, &state);
   state.set_round_due(round_due_);
   kept->Put("moves", state);
 }
 
-absl::Status Placement::Load(const StateReader& reader, absl::Time now) {
+absl::Status Placement::Load(const StateReader& reader, const Moment& moment,
+                             CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
   coordinator::MovesState state;
   SL_RETURN_IF_ERROR(reader.Read("moves", &state));
   round_due_ = state.round_due();
   news_ = true;
-  PutOffPlan(now);
+  PutOffPlan(moment.now);
   SL_RETURN_IF_ERROR(rebalancer_.Load(reader, state));
   if (!editor_->running() || rebalancer_.AreOrdered(editor_->view().move()))
     return absl::OkStatus();

@@ -16,12 +16,13 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/rebalancer.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Placement {
+class Placement : public CoordinatorPart {
  public:
   // The others outlive it.
   // `host_server` has the coordinator in its process, and has to stay.
@@ -70,9 +71,10 @@ class Placement {
   // Empty, or why the server cannot leave.
   std::string WhyMustStay(const Member& server) const;
 
-  // For the next coordinator, as of the Rebalancer. `now`: when it begins.
-  void Keep(KeptState* kept);
-  absl::Status Load(const StateReader& reader, absl::Time now);
+  // As of the Rebalancer.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   void PutStatus(int64_t moves_known, wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/some_names.h"
+#include "common/status.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -87,6 +88,24 @@ void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {
                             "or, by hand, of every server"));
   end.set_clock(last.clock());
   editor_->End(std::move(end));
+}
+
+void Suspension::Keep(absl::Time, KeptState* kept) {
+  coordinator::CheckpointsState state = checkpointer_->ToKeep();
+  if (reason_.has_value()) state.set_suspends(*reason_);
+  kept->Put("checkpoints", state);
+}
+
+absl::Status Suspension::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
+  coordinator::CheckpointsState state;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &state));
+  checkpointer_->Load(state, moment.now);
+  if (!state.has_suspends()) return absl::OkStatus();
+  reason_ = state.suspends();
+  gives_up_at_ = moment.awake + options_.timeout;
+  return absl::OkStatus();
 }
 
 void Suspension::StopBecause(absl::string_view why) {

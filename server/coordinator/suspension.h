@@ -25,11 +25,12 @@
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Suspension {
+class Suspension : public CoordinatorPart {
  public:
   struct Options {
     // From the wish to the end of the job, in awake time.
@@ -56,14 +57,11 @@ class Suspension {
   absl::Time GivesUpAt() const {
     return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
   }
-  // For the next coordinator: why the job is to be suspended; nullopt: it is
-  // not.
-  const std::optional<std::string>& reason() const { return reason_; }
-  // The time for it begins anew.
-  void Load(const std::string& reason, absl::Time awake_now) {
-    reason_ = reason;
-    gives_up_at_ = awake_now + options_.timeout;
-  }
+  // Together with the Checkpointer's state, which has the same key. The time
+  // for it begins anew.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
   bool under_way() const { return reason_.has_value() && !editor_->ended(); }
 
  private:

@@ -1,0 +1,67 @@
+#include "server/coordinator/member_accounts.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+
+namespace slackline {
+
+void MemberAccounts::OnJoined(const Member& member,
+                              CoordinatorEffects* effects) {
+  std::string differs = programs_.OnJoin(member.join);
+  if (!differs.empty()) effects->warnings.push_back(std::move(differs));
+}
+
+void MemberAccounts::OnWorkerGone(const Member& worker,
+                                  const std::string& sentence) {
+  totals_.AddGone(worker.index(), worker.worker);
+  totals_.AddLost(sentence);
+}
+
+void MemberAccounts::OnServerGone(const Member& server) {
+  // Whoever takes the shards over counts the gradients that they hold, as
+  // accepted and as held.
+  run::ServerStats counted = server.server;
+  counted.set_pushes(counted.pushes() -
+                     std::min(counted.pushes(), counted.held()));
+  counted.clear_held();
+  totals_.AddGone(counted);
+}
+
+int64_t MemberAccounts::PutTotals(run::Summary* summary) const {
+  programs_.PutSummary(summary);
+  std::vector<RunTotals::Worker> workers;
+  std::vector<const run::ServerStats*> servers;
+  for (const auto& [rank, worker] : members_->workers())
+    workers.push_back({.rank = rank, .stats = &worker->worker});
+  for (const auto& [index, server] : members_->servers())
+    servers.push_back(&server->server);
+  return totals_.Put(workers, servers, summary);
+}
+
+run::Refusals MemberAccounts::Refused() const {
+  std::vector<const run::ServerStats*> servers;
+  for (const auto& [index, server] : members_->servers())
+    servers.push_back(&server->server);
+  return totals_.Refused(servers);
+}
+
+void MemberAccounts::Keep(absl::Time, KeptState* kept) {
+  if (totals_.TakeNews()) kept->Put("totals", totals_.Keep());
+  if (programs_.TakeNews()) kept->Put("programs", programs_.Keep());
+}
+
+absl::Status MemberAccounts::Load(const StateReader& reader, const Moment&,
+                                  CoordinatorEffects*) {
+  coordinator::TotalsState totals;
+  SL_RETURN_IF_ERROR(reader.Read("totals", &totals));
+  totals_.Load(totals);
+  coordinator::ProgramsState programs;
+  SL_RETURN_IF_ERROR(reader.Read("programs", &programs));
+  programs_.Load(programs);
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

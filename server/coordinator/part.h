@@ -1,0 +1,41 @@
+// CoordinatorPart: what CoordinatorCore asks of each of its parts, in the order
+// of its list (part_list.h). What a part is told of messages, it has calls of
+// its own for.
+//
+// A part does nothing in most of these calls; what it leaves out does nothing.
+// Parts are deterministic state machines: the time goes in, and what is to be
+// done comes out as effects and as edits of the view. Thread-compatible.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/state/kept_state.h"
+
+namespace slackline {
+
+// When something happens, on the three clocks that parts go by.
+struct Moment {
+  absl::Time now;    // What the driver says.
+  absl::Time awake;  // Membership::AwakeTime(now): what leases go by.
+  // Since the job began to run, in all of its runs. Of a job that runs.
+  double seconds = 0;
+};
+
+class CoordinatorPart {
+ public:
+  virtual ~CoordinatorPart() = default;
+
+  // For the next coordinator: puts what is new since the last call. At the end
+  // of each event.
+  virtual void Keep(absl::Time, KeptState*) {}
+  // What another coordinator has kept, in a part that knows nothing yet. Parts
+  // that come before it in the list are loaded. DataLoss names the key that is
+  // broken; then the part is of no use.
+  virtual absl::Status Load(const StateReader&, const Moment&,
+                            CoordinatorEffects*) {
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace slackline

@@ -1,0 +1,18 @@
+#include "server/coordinator/part_list.h"
+
+#include "common/status.h"
+
+namespace slackline {
+
+void PartList::Keep(absl::Time now, KeptState* kept) {
+  for (CoordinatorPart* const part : parts_) part->Keep(now, kept);
+}
+
+absl::Status PartList::Load(const StateReader& reader, const Moment& moment,
+                            CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_)
+    SL_RETURN_IF_ERROR(part->Load(reader, moment, effects));
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

@@ -1,0 +1,30 @@
+// PartList: the parts of the coordinator, in the one order in which all of them
+// are asked whatever all parts are asked (part.h).
+//
+// Thread-compatible.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/coordinator/part.h"
+
+namespace slackline {
+
+class PartList {
+ public:
+  // The parts outlive it.
+  explicit PartList(std::vector<CoordinatorPart*> parts)
+      : parts_(std::move(parts)) {}
+
+  void Keep(absl::Time now, KeptState* kept);
+  // Stops at the first part that cannot be loaded.
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects);
+
+ private:
+  const std::vector<CoordinatorPart*> parts_;
+};
+
+}  // namespace slackline
