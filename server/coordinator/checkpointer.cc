@@ -735,7 +735,7 @@ void Checkpointer::Load(const coordinator::CheckpointsState& state,
 
 // ---- Reports ----------------------------------------------------------------
 
-void Checkpointer::PutStatus(absl::Time awake_now,
+void Checkpointer::PutStatus(const StatusQuestion& question,
                              wire::StatusReply* status) const {
   if (completed_ > 0) *status->mutable_last_checkpoint() = last_;
   if (!best_.folder().empty()) *status->mutable_best_checkpoint() = best_;
@@ -755,8 +755,8 @@ void Checkpointer::PutStatus(absl::Time awake_now,
                        parts_.size() + kept_.size(), " parts are written; ",
                        SomeNames(Missing()), " to come"));
     case State::kCompleting:
-      if (awake_now - completing_since_ >= kHungAfter)
-        return status->set_checkpoint(HungText(awake_now));
+      if (question.moment.awake - completing_since_ >= kHungAfter)
+        return status->set_checkpoint(HungText(question.moment.awake));
       return status->set_checkpoint(
           absl::StrCat("step ", manifest_.clock(),
                        ": all parts are written; its folder gets its name"));

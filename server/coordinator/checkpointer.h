@@ -35,11 +35,12 @@
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Checkpointer {
+class Checkpointer : public CoordinatorPart {
  public:
   struct Options {
     config::Checkpoint config;
@@ -122,8 +123,9 @@ class Checkpointer {
   coordinator::CheckpointsState ToKeep() const;
   void Load(const coordinator::CheckpointsState& state, absl::Time now);
 
-  void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
   // The last one that is whole; nullptr: none was completed.
   const run::CheckpointRecord* last() const {
     return completed_ > 0 ? &last_ : nullptr;

@@ -122,7 +122,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
               .servers_look_at_gradients = options.gradient_bound.has_value(),
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
-      outcome_(options.stop, options.clock, &editor_),
+      accounts_(options.build, &members_),
+      outcome_(options.stop, options.clock, &members_, &accounts_, &editor_),
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
@@ -150,9 +151,9 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                    &members_, &editor_),
       leases_(&members_, &modes_, &editor_),
       inspections_(&members_),
-      accounts_(options.build, &members_),
-      parts_({&members_, &kept_view_, &outcome_, &accounts_, &suspension_,
-              &placement_, &modes_, &copies_, &leases_, &collectives_,
+      parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
+              &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
+              &leases_, &hold_ups_, &inspections_, &collectives_,
               &user_calls_}) {}
 
 // ---- Events -----------------------------------------------------------------
@@ -884,23 +885,9 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_config_hash(options_.config_hash);
   summary.set_workers(options_.workers);
   summary.set_servers(options_.servers);
-  Clock smallest = EndOf(view());
-  for (const auto& [rank, worker] : members_.workers())
-    smallest = std::min<Clock>(smallest, worker->worker.clock());
-  const int64_t examples = accounts_.PutTotals(&summary);
-  placement_.PutSummary(&summary);
-  copies_.PutSummary(&summary);
-  checkpointer_.PutSummary(&summary);
-  inspections_.PutSummary(&summary);
+  parts_.PutSummary(&summary);
   if (options_.resume != nullptr)
     *summary.mutable_resumed_from() = ResumedFrom(options_);
-  summary.set_mode_changes(modes_.changes());
-  if (members_.workers().empty()) {  // All are gone: what they had done.
-    for (const run::WorkerSummary& worker : summary.worker())
-      smallest = std::min<Clock>(smallest, worker.steps());
-  }
-  outcome_.PutSummary(smallest, examples, &summary);
-  leases_.PutSummary(&summary);
   const wire::JobEnd& end = view().end();
   summary.set_state(wire::JobState_Name(state()));
   summary.set_cause(wire::JobEnd::Cause_Name(end.cause()));
@@ -940,38 +927,9 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
                                           int64_t moves_known) const {
   wire::StatusReply status;
   *status.mutable_view() = view();
-  const auto about = [&](const Member& member, auto* stats) {
-    stats->set_incarnation(member.incarnation);
-    stats->set_alive(true);
-    stats->set_pid(member.join.pid());
-    stats->set_heard_ms_ago(absl::ToInt64Milliseconds(now - member.heard));
-  };
-  for (const auto& [incarnation, member] : members_.all()) {
-    if (member.worker_role()) {
-      run::WorkerStats& worker = *status.add_worker();
-      worker = member.worker;
-      worker.set_rank(member.index());
-      worker.set_done(member.done);
-      about(member, &worker);
-    } else {
-      run::ServerStats& server = *status.add_server();
-      server = member.server;
-      server.set_index(member.index());
-      about(member, &server);
-    }
-  }
-  formation_.PutStatus(members_.AwakeTime(now), &status);
-  status.set_next_server(members_.next_server());
   status.set_coordinator_server(options_.host_server);
   status.set_epoch(EpochOfNewcomer());
-  outcome_.PutStatus(now, &status);
-  placement_.PutStatus(moves_known, &status);
-  copies_.PutStatus(&status);
-  modes_.PutStatus(now, &status);
-  checkpointer_.PutStatus(members_.AwakeTime(now), &status);
-  hold_ups_.PutStatus(&status);
-  inspections_.PutStatus(&status);
-  *status.mutable_refused() = accounts_.Refused();
+  parts_.PutStatus({.moment = At(now), .moves_known = moves_known}, &status);
   return status;
 }
 

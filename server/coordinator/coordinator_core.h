@@ -277,6 +277,7 @@ class CoordinatorCore {
   KeptView kept_view_;
   Formation formation_;
   ModeControl modes_;
+  MemberAccounts accounts_;
   JobOutcome outcome_;
   Copies copies_;
   Placement placement_;
@@ -288,7 +289,6 @@ class CoordinatorCore {
   CollectiveCalls collectives_;
   ExampleLeases leases_;
   Inspections inspections_;
-  MemberAccounts accounts_;
   PartList parts_;
   // This one and found_by_: awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();

@@ -437,7 +437,7 @@ absl::Status Copies::Load(const StateReader& reader, const Moment&,
   return absl::OkStatus();
 }
 
-void Copies::PutStatus(wire::StatusReply* status) const {
+void Copies::PutStatus(const StatusQuestion&, wire::StatusReply* status) const {
   if (lacking_.empty() && stranded_.empty()) return;
   std::string text = absl::StrCat(
       lacking_.size(), " of ", Shards(bytes_.size()),

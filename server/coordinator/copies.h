@@ -86,8 +86,9 @@ class Copies : public CoordinatorPart {
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
 
-  void PutStatus(wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   using CopyKey = std::pair<int32_t, int32_t>;  // Shard and server.

@@ -56,7 +56,7 @@ class ExampleLeases : public CoordinatorPart {
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
-  void PutSummary(run::Summary* summary) const;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   std::optional<wire::Elastic> Elastic() const;

@@ -227,7 +227,7 @@ std::string Formation::WhyDelaysUnfit(Clock from,
 
 // ---- Reports ----------------------------------------------------------------
 
-void Formation::PutStatus(absl::Time awake_now,
+void Formation::PutStatus(const StatusQuestion& question,
                           wire::StatusReply* status) const {
   if (editor_->view().state() != wire::FORMING) return;
   const Membership::Missing missing = members_->WhoIsMissing();
@@ -235,7 +235,7 @@ void Formation::PutStatus(absl::Time awake_now,
     status->add_missing(name);
   for (const std::string& why : members_->WhyMissing(missing))
     status->add_held_up(why);
-  for (const std::string& left : links_.Left(awake_now))
+  for (const std::string& left : links_.Left(question.moment.awake))
     status->add_held_up(left);
 }
 

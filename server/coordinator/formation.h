@@ -20,11 +20,12 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/link_check.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Formation {
+class Formation : public CoordinatorPart {
  public:
   // As in CoordinatorCore::Options.
   struct Options {
@@ -74,7 +75,8 @@ class Formation {
 
   // In awake time: when it has something to do, if nothing happens before.
   absl::Time NextDue() const;
-  void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
 
  private:
   // When a job that forms is given up, in awake time.

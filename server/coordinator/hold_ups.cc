@@ -53,7 +53,8 @@ std::optional<HoldUps::Findings> HoldUps::Look(absl::Time now,
   return found;
 }
 
-void HoldUps::PutStatus(wire::StatusReply* status) const {
+void HoldUps::PutStatus(const StatusQuestion&,
+                        wire::StatusReply* status) const {
   for (const std::string& sentence : held_up_) status->add_held_up(sentence);
   stragglers_.PutStatus(status);
 }

@@ -17,13 +17,14 @@
 #include "proto/control.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/straggler_watch.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class HoldUps {
+class HoldUps : public CoordinatorPart {
  public:
   // `editor` outlives it. `options.lease` says how often it looks.
   HoldUps(const StallWatch::Options& options, const ViewEditor* editor);
@@ -49,7 +50,8 @@ class HoldUps {
   std::optional<Findings> Look(absl::Time now, CoordinatorEffects* effects);
 
   // As of the last look.
-  void PutStatus(wire::StatusReply* status) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
 
  private:
   const ViewEditor* const editor_;

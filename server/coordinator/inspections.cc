@@ -292,7 +292,8 @@ const wire::Stacks* Inspections::OnInspected(const Member& member,
   }
   if (!open.of_user) {
     open_.erase(found);
-    return said.has_stacks() ? Keep(member, said.stacks(), seconds) : nullptr;
+    return said.has_stacks() ? KeepStacks(member, said.stacks(), seconds)
+                             : nullptr;
   }
   if (bytes_ + part.bytes() > kBytesMax) {
     part.frame = Payload();
@@ -358,9 +359,9 @@ void Inspections::AskFor(const std::vector<Incarnation>& culprits,
   }
 }
 
-const wire::Stacks* Inspections::Keep(const Member& member,
-                                      const wire::Stacks& stacks,
-                                      double seconds) {
+const wire::Stacks* Inspections::KeepStacks(const Member& member,
+                                            const wire::Stacks& stacks,
+                                            double seconds) {
   const auto before = absl::c_find_if(
       kept_, [&](const auto& kept) { return Names(kept.second.of(), member); });
   if (before != kept_.end()) kept_.erase(before);
@@ -375,7 +376,8 @@ const wire::Stacks* Inspections::Keep(const Member& member,
   return &kept_.back().second.stacks();
 }
 
-void Inspections::PutStatus(wire::StatusReply* status) const {
+void Inspections::PutStatus(const StatusQuestion&,
+                            wire::StatusReply* status) const {
   for (const auto& [incarnation, kept] : kept_) *status->add_stacks() = kept;
 }
 

@@ -196,21 +196,36 @@ absl::Status JobOutcome::Load(const StateReader& reader, const Moment& moment,
 
 // ---- Reports ----------------------------------------------------------------
 
-void JobOutcome::PutStatus(absl::Time now, wire::StatusReply* status) const {
+void JobOutcome::PutStatus(const StatusQuestion& question,
+                           wire::StatusReply* status) const {
   for (const auto& [kind, record] : latest_) *status->add_latest() = record;
   if (running_since_ != absl::InfiniteFuture())
-    status->set_run_seconds(SecondsHere(std::min(now, trained_at_)));
+    status->set_run_seconds(
+        SecondsHere(std::min(question.moment.now, trained_at_)));
 }
 
-void JobOutcome::PutSummary(Clock steps, int64_t examples,
-                            run::Summary* summary) const {
+Clock JobOutcome::StepsOfAll(const run::Summary& summary) const {
+  Clock smallest = EndOf(editor_->view());
+  for (const auto& [rank, worker] : members_->workers())
+    smallest = std::min<Clock>(smallest, worker->worker.clock());
+  if (!members_->workers().empty()) return smallest;
+  // All are gone: what they had done.
+  for (const run::WorkerSummary& worker : summary.worker())
+    smallest = std::min<Clock>(smallest, worker.steps());
+  return smallest;
+}
+
+void JobOutcome::PutSummary(run::Summary* summary) const {
+  const Clock steps = StepsOfAll(*summary);
   if (running_since_ != absl::InfiniteFuture() &&
       trained_at_ != absl::InfiniteFuture()) {
     const double seconds = SecondsHere(trained_at_);
     summary->set_wall_seconds(stopped_.empty() ? seconds : stopped_seconds_);
     // Who was stopped went on until it heard of it.
-    if (seconds > 0)
-      summary->set_examples_per_second(static_cast<double>(examples) / seconds);
+    if (seconds > 0) {
+      summary->set_examples_per_second(
+          static_cast<double>(accounts_->Examples()) / seconds);
+    }
   }
   if (result_.has_value()) {
     // What the last heartbeats said, after the end.

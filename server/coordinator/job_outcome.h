@@ -15,6 +15,8 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/member_accounts.h"
+#include "server/coordinator/membership.h"
 #include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
@@ -30,10 +32,15 @@ struct CoordinatorClock {
 
 class JobOutcome : public CoordinatorPart {
  public:
-  // `clock` as in CoordinatorCore::Options; `editor` outlives it.
+  // `clock` as in CoordinatorCore::Options; the others outlive it.
   JobOutcome(const config::Stop& stop, const CoordinatorClock& clock,
+             const Membership* members, const MemberAccounts* accounts,
              ViewEditor* editor)
-      : stop_(stop), clock_(clock), editor_(editor) {}
+      : stop_(stop),
+        clock_(clock),
+        members_(members),
+        accounts_(accounts),
+        editor_(editor) {}
 
   // What is trained on, and its hash, as of JoinRequest. The job is to begin.
   void SetData(const std::string& data, const std::string& data_hash) {
@@ -73,12 +80,14 @@ class JobOutcome : public CoordinatorPart {
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
 
-  void PutStatus(absl::Time now, wire::StatusReply* status) const;
-  // `steps`: what all workers have done, for a job without a result of its own.
-  // `examples`: that all of them trained on.
-  void PutSummary(Clock steps, int64_t examples, run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
+  // What all workers have done, for a job without a result of its own. The
+  // summary has what the accounts say.
+  Clock StepsOfAll(const run::Summary& summary) const;
   // Stop rules hold while workers train.
   bool MayStop() const;
   // Of the last training record of each worker: the mean over those of the
@@ -94,6 +103,8 @@ class JobOutcome : public CoordinatorPart {
 
   const config::Stop stop_;
   const CoordinatorClock clock_;
+  const Membership* const members_;
+  const MemberAccounts* const accounts_;
   ViewEditor* const editor_;
   std::string data_;
   std::string data_hash_;

@@ -30,22 +30,31 @@ void MemberAccounts::OnServerGone(const Member& server) {
   totals_.AddGone(counted);
 }
 
-int64_t MemberAccounts::PutTotals(run::Summary* summary) const {
-  programs_.PutSummary(summary);
-  std::vector<RunTotals::Worker> workers;
-  std::vector<const run::ServerStats*> servers;
+int64_t MemberAccounts::Examples() const {
+  int64_t examples = totals_.examples_of_gone();
   for (const auto& [rank, worker] : members_->workers())
-    workers.push_back({.rank = rank, .stats = &worker->worker});
-  for (const auto& [index, server] : members_->servers())
-    servers.push_back(&server->server);
-  return totals_.Put(workers, servers, summary);
+    examples += worker->worker.examples();
+  return examples;
 }
 
-run::Refusals MemberAccounts::Refused() const {
+std::vector<const run::ServerStats*> MemberAccounts::Servers() const {
   std::vector<const run::ServerStats*> servers;
   for (const auto& [index, server] : members_->servers())
     servers.push_back(&server->server);
-  return totals_.Refused(servers);
+  return servers;
+}
+
+void MemberAccounts::PutStatus(const StatusQuestion&,
+                               wire::StatusReply* status) const {
+  *status->mutable_refused() = totals_.Refused(Servers());
+}
+
+void MemberAccounts::PutSummary(run::Summary* summary) const {
+  programs_.PutSummary(summary);
+  std::vector<RunTotals::Worker> workers;
+  for (const auto& [rank, worker] : members_->workers())
+    workers.push_back({.rank = rank, .stats = &worker->worker});
+  totals_.Put(workers, Servers(), summary);
 }
 
 void MemberAccounts::Keep(absl::Time, KeptState* kept) {

@@ -4,7 +4,10 @@
 // Deterministic. Thread-compatible.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/control.pb.h"
@@ -37,17 +40,19 @@ class MemberAccounts : public CoordinatorPart {
   // A server is gone whose shards others own now, if it had any.
   void OnServerGone(const Member& server);
 
-  // Sets what follows from the statistics of all members. Returns the examples
-  // of all workers.
-  int64_t PutTotals(run::Summary* summary) const;
-  // Whom servers have refused.
-  run::Refusals Refused() const;
+  // That all workers of the run have trained on.
+  int64_t Examples() const;
 
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
+  std::vector<const run::ServerStats*> Servers() const;
+
   const Membership* const members_;
   RunTotals totals_;
   Programs programs_;

@@ -576,6 +576,34 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   return say(wire::OK, "");
 }
 
+// ---- Reports ----------------------------------------------------------------
+
+void Membership::PutStatus(const StatusQuestion& question,
+                           wire::StatusReply* status) const {
+  const auto about = [&](const Member& member, auto* stats) {
+    stats->set_incarnation(member.incarnation);
+    stats->set_alive(true);
+    stats->set_pid(member.join.pid());
+    stats->set_heard_ms_ago(
+        absl::ToInt64Milliseconds(question.moment.now - member.heard));
+  };
+  for (const auto& [incarnation, member] : members_) {
+    if (member.worker_role()) {
+      run::WorkerStats& worker = *status->add_worker();
+      worker = member.worker;
+      worker.set_rank(member.index());
+      worker.set_done(member.done);
+      about(member, &worker);
+    } else {
+      run::ServerStats& server = *status->add_server();
+      server = member.server;
+      server.set_index(member.index());
+      about(member, &server);
+    }
+  }
+  status->set_next_server(next_server_);
+}
+
 // ---- For the next coordinator -----------------------------------------------
 
 void Membership::Keep(absl::Time now, KeptState* kept) {

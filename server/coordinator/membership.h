@@ -203,8 +203,10 @@ class Membership : public CoordinatorPart {
       changed_.insert(member.incarnation);
   }
 
-  // Smallest index that a new server may take.
-  int32_t next_server() const { return next_server_; }
+  // What each member has said of itself, and which server may come next.
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+
   size_t past_tokens() const { return past_tokens_.size(); }
 
  private:

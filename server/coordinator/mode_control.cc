@@ -320,10 +320,16 @@ absl::Status ModeControl::Load(const StateReader& reader, const Moment&,
   return absl::OkStatus();
 }
 
-void ModeControl::PutStatus(absl::Time now, wire::StatusReply* status) const {
+void ModeControl::PutStatus(const StatusQuestion& question,
+                            wire::StatusReply* status) const {
   for (const run::ModeRecord& record : changer_.last_changes())
     *status->add_mode_changed() = record;
-  if (policy_.has_value()) status->set_mode_policy(policy_->Text(now));
+  if (policy_.has_value())
+    status->set_mode_policy(policy_->Text(question.moment.now));
+}
+
+void ModeControl::PutSummary(run::Summary* summary) const {
+  summary->set_mode_changes(changer_.changes());
 }
 
 }  // namespace slackline

@@ -89,8 +89,9 @@ class ModeControl : public CoordinatorPart {
                     CoordinatorEffects* effects) override;
 
   // Everything about modes that people ask for.
-  void PutStatus(absl::Time now, wire::StatusReply* status) const;
-  int32_t changes() const { return changer_.changes(); }
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   std::vector<ModeChanger::Worker> Workers() const;

@@ -7,8 +7,12 @@
 // done comes out as effects and as edits of the view. Thread-compatible.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/state/kept_state.h"
 
@@ -20,6 +24,12 @@ struct Moment {
   absl::Time awake;  // Membership::AwakeTime(now): what leases go by.
   // Since the job began to run, in all of its runs. Of a job that runs.
   double seconds = 0;
+};
+
+// What a user wants to know who asks for the job's status.
+struct StatusQuestion {
+  Moment moment;
+  int64_t moves_known = 0;  // Without the records of the first ones.
 };
 
 class CoordinatorPart {
@@ -36,6 +46,12 @@ class CoordinatorPart {
                             CoordinatorEffects*) {
     return absl::OkStatus();
   }
+
+  // What it knows of the job, for people: now, and when all is over. Other
+  // parts set other fields.
+  virtual void PutStatus(const StatusQuestion&, wire::StatusReply*) const {}
+  // Parts that come before it in the list have set theirs.
+  virtual void PutSummary(run::Summary*) const {}
 };
 
 }  // namespace slackline

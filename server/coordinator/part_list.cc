@@ -15,4 +15,14 @@ absl::Status PartList::Load(const StateReader& reader, const Moment& moment,
   return absl::OkStatus();
 }
 
+void PartList::PutStatus(const StatusQuestion& question,
+                         wire::StatusReply* status) const {
+  for (const CoordinatorPart* const part : parts_)
+    part->PutStatus(question, status);
+}
+
+void PartList::PutSummary(run::Summary* summary) const {
+  for (const CoordinatorPart* const part : parts_) part->PutSummary(summary);
+}
+
 }  // namespace slackline

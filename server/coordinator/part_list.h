@@ -23,6 +23,10 @@ class PartList {
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects);
 
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const;
+  void PutSummary(run::Summary* summary) const;
+
  private:
   const std::vector<CoordinatorPart*> parts_;
 };

@@ -295,13 +295,13 @@ absl::Status Placement::Load(const StateReader& reader, const Moment& moment,
   return reader.Broken("move/", "the view lists other moves");
 }
 
-void Placement::PutStatus(int64_t moves_known,
+void Placement::PutStatus(const StatusQuestion& question,
                           wire::StatusReply* status) const {
   *status->mutable_plan() = rebalancer_.Present();
   int64_t number = rebalancer_.shards_moved() -
                    static_cast<int64_t>(rebalancer_.last_moves().size());
   for (const run::MoveRecord& record : rebalancer_.last_moves()) {
-    if (number++ >= moves_known) *status->add_moved() = record;
+    if (number++ >= question.moves_known) *status->add_moved() = record;
   }
   status->set_moves(rebalancer_.shards_moved());
 }

@@ -76,8 +76,9 @@ class Placement : public CoordinatorPart {
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
 
-  void PutStatus(int64_t moves_known, wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   // And is not drained.
