@@ -208,6 +208,11 @@ absl::Status Checkpointer::Ask(const Caller& caller) {
   return absl::OkStatus();
 }
 
+WakeUp Checkpointer::NextWakeUp() const {
+  if (!editor_->running()) return {};
+  return {.at = NextDue(), .awake = NextDueAwake()};
+}
+
 absl::Time Checkpointer::NextDue() const {
   if (state_ != State::kIdle) return absl::InfiniteFuture();
   if (rests_until_ != absl::InfinitePast()) return rests_until_;

@@ -112,10 +112,7 @@ class Checkpointer : public CoordinatorPart {
   // Of those, the one to this caller.
   std::optional<absl::StatusOr<std::string>> TakeAnswerTo(const Caller& caller);
 
-  // When Advance() has something to do, if nothing happens before: in real
-  // time, and in awake time.
-  absl::Time NextDue() const;
-  absl::Time NextDueAwake() const;
+  WakeUp NextWakeUp() const override;
 
   // For the next coordinator, of a job that runs. A checkpoint that is under
   // way is given up by it, as one that may be whole the next time; users who
@@ -186,8 +183,12 @@ class Checkpointer : public CoordinatorPart {
                        const checkpoint::Part& part) const;
   // Empty, or why the parts that lack do not come.
   std::string WhyNoneComes(absl::Time awake_now);
-  // In awake time.
+  // When the next one is to be begun.
+  absl::Time NextDue() const;
+  // In awake time: when parts that lack are given up, or a disk is said to
+  // hang.
   absl::Time GivesUpAt() const;
+  absl::Time NextDueAwake() const;
   // What the disk has kept the driver from completing, and for how long.
   std::string HungText(absl::Time awake_now) const;
   std::vector<std::string> Missing() const;

@@ -333,18 +333,11 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
 }
 
 absl::Time CoordinatorCore::NextWakeup() const {
-  absl::Time awake = members_.NextExpiry();
-  awake = std::min({awake, formation_.NextDue(), OverBy()});
-  if (editor_.running()) {
-    awake = std::min(
-        {awake, checkpointer_.NextDueAwake(), suspension_.GivesUpAt()});
-  }
-  absl::Time next = members_.awake().RealTimeOf(awake);
-  if (editor_.running()) {
-    next = std::min({next, placement_.NextPlan(), outcome_.StopTime(),
-                     modes_.NextLook(), checkpointer_.NextDue()});
-  }
-  return std::min(next + absl::Milliseconds(1), members_.awake().NextRun());
+  const WakeUp parts = parts_.NextWakeUp();
+  const AwakeClock& awake = members_.awake();
+  const absl::Time next =
+      std::min(parts.at, awake.RealTimeOf(std::min(parts.awake, OverBy())));
+  return std::min(next + absl::Milliseconds(1), awake.NextRun());
 }
 
 absl::Time CoordinatorCore::KnownBy() const {

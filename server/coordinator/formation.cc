@@ -39,9 +39,9 @@ absl::Time Formation::GivesUpAt() const {
   return std::max(joined_by, links_.since() + options_.lease * kLinkLeases);
 }
 
-absl::Time Formation::NextDue() const {
-  if (editor_->view().state() != wire::FORMING) return absl::InfiniteFuture();
-  return std::min(GivesUpAt(), links_.NextNews());
+WakeUp Formation::NextWakeUp() const {
+  if (editor_->view().state() != wire::FORMING) return {};
+  return {.awake = std::min(GivesUpAt(), links_.NextNews())};
 }
 
 void Formation::GiveUpIfLate(absl::Time now) {

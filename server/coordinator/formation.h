@@ -73,8 +73,7 @@ class Formation : public CoordinatorPart {
   bool PlaceWorkers(const std::string& data, const std::string& data_hash,
                     CoordinatorEffects* effects);
 
-  // In awake time: when it has something to do, if nothing happens before.
-  absl::Time NextDue() const;
+  WakeUp NextWakeUp() const override;
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const override;
 

@@ -69,8 +69,8 @@ class JobOutcome : public CoordinatorPart {
   // step; empty: it is not.
   void OnAllDone(absl::Time now, const std::string& ended_early);
   void OnTime(absl::Time now);
-  // When the job's time is up. InfiniteFuture: never.
-  absl::Time StopTime() const;
+  // When the job's time is up.
+  WakeUp NextWakeUp() const override { return {.at = StopTime()}; }
 
   // Since the job began to run, which it has; in all of its runs.
   double Seconds(absl::Time now) const {
@@ -88,6 +88,8 @@ class JobOutcome : public CoordinatorPart {
   // What all workers have done, for a job without a result of its own. The
   // summary has what the accounts say.
   Clock StepsOfAll(const run::Summary& summary) const;
+  // InfiniteFuture: the job has as long as it takes.
+  absl::Time StopTime() const;
   // Stop rules hold while workers train.
   bool MayStop() const;
   // Of the last training record of each worker: the mean over those of the

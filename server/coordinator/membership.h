@@ -154,8 +154,8 @@ class Membership : public CoordinatorPart {
   // count, the driver may not yet have all that came in it when it looks first.
   // Looks at the members only when one of them may be due.
   std::vector<Incarnation> Expired(absl::Time now);
-  // No lease runs out before, in awake time.
-  absl::Time NextExpiry() const { return next_expiry_; }
+  // No lease runs out before.
+  WakeUp NextWakeUp() const override { return {.awake = next_expiry_}; }
   absl::Duration Silence(const Member& member, absl::Time now) const {
     return awake_.At(now) - member.heard_awake;
   }

@@ -264,8 +264,9 @@ void ModeControl::AskPolicy(absl::Time now, CoordinatorEffects* effects) {
   Change(decision->mode, decision->reason, effects);
 }
 
-absl::Time ModeControl::NextLook() const {
-  return policy_.has_value() ? policy_->NextLook() : absl::InfiniteFuture();
+WakeUp ModeControl::NextWakeUp() const {
+  if (!editor_->running() || !policy_.has_value()) return {};
+  return {.at = policy_->NextLook()};
 }
 
 bool ModeControl::follows_given_delays() const {

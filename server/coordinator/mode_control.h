@@ -66,9 +66,9 @@ class ModeControl : public CoordinatorPart {
   // A worker is gone or done, or moves are done.
   void NoteNews() { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at
-  // NextLook().
+  // NextWakeUp().
   void AskPolicy(absl::Time now, CoordinatorEffects* effects);
-  absl::Time NextLook() const;
+  WakeUp NextWakeUp() const override;
 
   // Brings the view up to all of that, once at the end of an event. True if the
   // view changed. `seconds`: since the job began to run.

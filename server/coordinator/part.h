@@ -26,6 +26,13 @@ struct Moment {
   double seconds = 0;
 };
 
+// When a part has something to do if nothing happens before: on the driver's
+// clock, and in awake time.
+struct WakeUp {
+  absl::Time at = absl::InfiniteFuture();
+  absl::Time awake = absl::InfiniteFuture();
+};
+
 // What a user wants to know who asks for the job's status.
 struct StatusQuestion {
   Moment moment;
@@ -46,6 +53,9 @@ class CoordinatorPart {
                             CoordinatorEffects*) {
     return absl::OkStatus();
   }
+
+  // What it does then, it does in the event at that time.
+  virtual WakeUp NextWakeUp() const { return {}; }
 
   // What it knows of the job, for people: now, and when all is over. Other
   // parts set other fields.

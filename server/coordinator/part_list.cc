@@ -1,5 +1,7 @@
 #include "server/coordinator/part_list.h"
 
+#include <algorithm>
+
 #include "common/status.h"
 
 namespace slackline {
@@ -13,6 +15,16 @@ absl::Status PartList::Load(const StateReader& reader, const Moment& moment,
   for (CoordinatorPart* const part : parts_)
     SL_RETURN_IF_ERROR(part->Load(reader, moment, effects));
   return absl::OkStatus();
+}
+
+WakeUp PartList::NextWakeUp() const {
+  WakeUp next;
+  for (const CoordinatorPart* const part : parts_) {
+    const WakeUp own = part->NextWakeUp();
+    next.at = std::min(next.at, own.at);
+    next.awake = std::min(next.awake, own.awake);
+  }
+  return next;
 }
 
 void PartList::PutStatus(const StatusQuestion& question,

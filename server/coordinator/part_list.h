@@ -23,6 +23,9 @@ class PartList {
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects);
 
+  // The earliest of all.
+  WakeUp NextWakeUp() const;
+
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;

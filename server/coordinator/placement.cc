@@ -274,6 +274,11 @@ std::string Placement::OnLost(const Member& source,
   return sentence;
 }
 
+WakeUp Placement::NextWakeUp() const {
+  if (!editor_->running()) return {};
+  return {.at = next_plan_};
+}
+
 void Placement::Keep(absl::Time, KeptState* kept) {
   coordinator::MovesState state;
   rebalancer_.Keep(kept, &state);

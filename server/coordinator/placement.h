@@ -53,7 +53,7 @@ class Placement : public CoordinatorPart {
   Arrivals OnServerStats(const Member& server, double seconds, absl::Time now,
                          CoordinatorEffects* effects);
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
-  absl::Time NextPlan() const { return next_plan_; }
+  WakeUp NextWakeUp() const override;
   // A server is gone, and is no longer in the view.
   void OnGone(const Member& server, absl::Time now,
               CoordinatorEffects* effects);

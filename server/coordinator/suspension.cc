@@ -90,6 +90,11 @@ void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {
   editor_->End(std::move(end));
 }
 
+WakeUp Suspension::NextWakeUp() const {
+  if (!reason_.has_value() || !editor_->running()) return {};
+  return {.awake = gives_up_at_};
+}
+
 void Suspension::Keep(absl::Time, KeptState* kept) {
   coordinator::CheckpointsState state = checkpointer_->ToKeep();
   if (reason_.has_value()) state.set_suspends(*reason_);

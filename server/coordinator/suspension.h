@@ -53,10 +53,7 @@ class Suspension : public CoordinatorPart {
   // Ends the job if it is time: before and after the Checkpointer draws its
   // conclusions, and once the job has ended.
   void Advance(absl::Time awake_now, CoordinatorEffects* effects);
-  // In awake time.
-  absl::Time GivesUpAt() const {
-    return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
-  }
+  WakeUp NextWakeUp() const override;
   // Together with the Checkpointer's state, which has the same key. The time
   // for it begins anew.
   void Keep(absl::Time now, KeptState* kept) override;
