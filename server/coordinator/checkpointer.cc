@@ -93,7 +93,16 @@ absl::Status Checkpointer::MayBegin() const {
   return modes_->MayCut();
 }
 
-void Checkpointer::OnRunning(absl::Time now, CoordinatorEffects* effects) {
+void Checkpointer::OnGone(const Departure& gone, CoordinatorEffects*) {
+  if (!editor_->running()) return;
+  news_ = true;
+  const Member& member = gone.member;
+  if (!member.worker_role() && editor_->OwnsShards(member.index()))
+    OnServerLost(gone.sentence);
+}
+
+void Checkpointer::OnRunning(const Moment& moment,
+                             CoordinatorEffects* effects) {
   const config::Checkpoint& config = options_.config;
   stride_ = StrideOf(config, editor_->view());
   if (stride_ == 0 && !config.has_every_seconds() && !config.has_best_by())
@@ -108,7 +117,7 @@ void Checkpointer::OnRunning(absl::Time now, CoordinatorEffects* effects) {
                      MayBegin().message()));
     return;
   }
-  Schedule(editor_->view().begins_at(), now);
+  Schedule(editor_->view().begins_at(), moment.now);
 }
 
 void Checkpointer::Schedule(Clock clock, absl::Time now) {
@@ -704,8 +713,8 @@ coordinator::CheckpointsState Checkpointer::ToKeep() const {
   return state;
 }
 
-void Checkpointer::Load(const coordinator::CheckpointsState& state,
-                        absl::Time now) {
+void Checkpointer::Restore(const coordinator::CheckpointsState& state,
+                           absl::Time now) {
   if (state.under_way()) {
     state_ = state.has_clocks() ? State::kCollecting : State::kWanted;
     wanted_at_ = now;

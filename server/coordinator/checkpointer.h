@@ -69,8 +69,11 @@ class Checkpointer : public CoordinatorPart {
                const JobOutcome* outcome, ModeControl* modes,
                ViewEditor* editor);
 
-  // The job begins to run: the view has its length, and where it begins.
-  void OnRunning(absl::Time now, CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
+  void OnJoined(const Member&, CoordinatorEffects*) override { news_ = true; }
+  // If others own the shards of a server now, what shards have of a cut that is
+  // under way does not fit together any more.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
   // that is under way if that has no clocks yet, else of the next one. However
   // often the same call comes, it is one. Else, here and in an Answer, why
@@ -83,11 +86,8 @@ class Checkpointer : public CoordinatorPart {
               absl::Time awake_now);
   // A worker has said how far it is.
   void OnWorker(const Member& worker);
-  // One has come or is gone.
-  void NoteMembers() { news_ = true; }
-  // A server with shards is gone, as the sentence says, and others own them
-  // now: what shards have of a cut that is under way does not fit together any
-  // more.
+  // As OnGone(), where a shard was lost on its way to a server that is gone, as
+  // the sentence says.
   void OnServerLost(const std::string& sentence);
   // With config.best_by: one that is better than all before it makes a
   // checkpoint due at once, unless a later one than it is there already.
@@ -118,7 +118,7 @@ class Checkpointer : public CoordinatorPart {
   // way is given up by it, as one that may be whole the next time; users who
   // wait for it ask again. `now`: when it begins.
   coordinator::CheckpointsState ToKeep() const;
-  void Load(const coordinator::CheckpointsState& state, absl::Time now);
+  void Restore(const coordinator::CheckpointsState& state, absl::Time now);
 
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const override;

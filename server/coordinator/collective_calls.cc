@@ -51,13 +51,13 @@ void CollectiveCalls::OnCallBeforeStart(const PeerId& from,
                             effects);
 }
 
-void CollectiveCalls::OnRunning(CoordinatorEffects* effects) {
+void CollectiveCalls::OnRunning(const Moment&, CoordinatorEffects* effects) {
   gathers_.Start(members_->workers(), effects);
 }
 
-void CollectiveCalls::OnGone(Incarnation incarnation) {
-  store_.Forget(incarnation);
-  gathers_.Forget(incarnation);
+void CollectiveCalls::OnGone(const Departure& gone, CoordinatorEffects*) {
+  store_.Forget(gone.member.incarnation);
+  gathers_.Forget(gone.member.incarnation);
   // Nobody is told the result of what the end has interrupted.
   if (!editor_->ended()) news_ = true;
 }

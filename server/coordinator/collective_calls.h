@@ -44,10 +44,9 @@ class CollectiveCalls : public CoordinatorPart {
   void OnCallBeforeStart(const PeerId& from, const Message& message,
                          CoordinatorEffects* effects);
 
-  // The job begins to run, with the members that there are.
-  void OnRunning(CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
   // Who is gone is not waited for.
-  void OnGone(Incarnation incarnation);
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // Answers what can be answered. To be called at the end of each event: the
   // view that explains the answers has been sent.
   void Answer(CoordinatorEffects* effects);

@@ -122,7 +122,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
               .servers_look_at_gradients = options.gradient_bound.has_value(),
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
-      accounts_(options.build, &members_),
+      accounts_(options.build, &members_, &editor_),
       outcome_(options.stop, options.clock, &members_, &accounts_, &editor_),
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
@@ -153,7 +153,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       inspections_(&members_),
       parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
               &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
-              &leases_, &hold_ups_, &inspections_, &collectives_,
+              &leases_, &hold_ups_, &collectives_, &inspections_,
               &user_calls_}) {}
 
 // ---- Events -----------------------------------------------------------------
@@ -383,15 +383,12 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   if (answer.joined == nullptr) return;
   const Member& member = *answer.joined;
   effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
-  accounts_.OnJoined(member, effects);
-  checkpointer_.NoteMembers();
-  inspections_.OnJoined(member);
+  parts_.OnJoined(member, effects);
   if (member.worker_role()) {
     editor_.PutWorker(WorkerOf(member));
     editor_.Regroup();
   } else {
     editor_.PutServer(ServerOf(member));
-    copies_.NoteServers();
     if (answer.replaces) placement_.OnReplaced();
   }
   StartIfComplete(now, effects);
@@ -402,18 +399,15 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   const wire::JoinRequest& model = members_.model();
   placement_.Start(formation_.Tables(), options_.shard_elements, now);
   copies_.Start();
-  outcome_.SetData(members_.FindWorker(0)->join.data(), model.data_hash());
+  outcome_.Begin(members_.FindWorker(0)->join.data(), model.data_hash(),
+                 options_.resume == nullptr ? 0 : options_.resume->seconds());
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
   leases_.Start();
   modes_.Start(effects);
   if (!formation_.PlaceWorkers(outcome_.data(), outcome_.data_hash(), effects))
     return;
-  outcome_.OnRunning(
-      now, options_.resume == nullptr ? 0 : options_.resume->seconds());
-  checkpointer_.OnRunning(now, effects);
-  collectives_.OnRunning(effects);
-  inspections_.Start(effects);
+  parts_.OnRunning(At(now), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
@@ -453,69 +447,61 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
   modes_.NoteNews();
 }
 
-void CoordinatorCore::OnServerGone(const Member& server,
-                                   const std::string& sentence, absl::Time now,
-                                   Effects* effects) {
-  const int32_t index = server.index();
-  if (state() == wire::FORMING) return editor_.RemoveServer(index);
-  if (const std::string why = copies_.WhyNotReplaceable(index); !why.empty()) {
-    editor_.RemoveServer(index);
-    wire::JobEnd end =
-        JobEndOf(wire::JobEnd::SERVER_LOST, absl::StrCat(sentence, why));
-    PutWho(server, &end);
-    return editor_.End(std::move(end));
-  }
-  if (editor_.OwnsShards(index)) checkpointer_.OnServerLost(sentence);
-  copies_.OnGone(server, sentence, effects);
-  accounts_.OnServerGone(server);
-  placement_.OnGone(server, now, effects);
-  checkpointer_.NoteMembers();
-  modes_.OnServerGone(index);
-}
-
 void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
                              absl::Time now, Effects* effects) {
   if (members_.Find(incarnation) == nullptr) return;
   const Member member = members_.Remove(incarnation, state() != wire::FORMING);
-  formation_.OnGone();
-  collectives_.OnGone(incarnation);
-  leases_.OnGone(incarnation, effects);
-  hold_ups_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
-  inspections_.OnGone(member, sentence);
   const bool expected =
       editor_.ended() ||
       (member.draining && !editor_.OwnsShards(member.index()));
   (expected ? effects->log : effects->warnings).push_back(sentence);
-  if (editor_.ended()) return;
+  const Departure gone{.member = member, .sentence = sentence, .now = now};
+  if (editor_.ended()) return parts_.OnGone(gone, effects);
   news_.workers = true;
-  if (!member.worker_role())
-    return OnServerGone(member, sentence, now, effects);
-  editor_.RemoveWorker(member.index());
-  editor_.Regroup();
-  if (state() == wire::FORMING) return;
-  const std::string lost =
-      absl::StrCat(sentence, ", at clock ", member.worker.clock());
-  accounts_.OnWorkerGone(member, lost);
-  modes_.OnGone(member);
-  checkpointer_.NoteMembers();
-  if (modes_.follows_given_delays() && !member.trained) {
+  if (member.worker_role()) {
+    editor_.RemoveWorker(member.index());
+    editor_.Regroup();
+  } else if (state() == wire::FORMING) {
+    editor_.RemoveServer(member.index());
+  } else {
+    EndIfNotReplaceable(gone);
+  }
+  parts_.OnGone(gone, effects);
+  if (member.worker_role() && editor_.running())
+    EndIfNoWorkerCanGoOn(gone, effects);
+}
+
+void CoordinatorCore::EndIfNotReplaceable(const Departure& gone) {
+  const int32_t index = gone.member.index();
+  const std::string why = copies_.WhyNotReplaceable(index);
+  if (why.empty()) return;
+  editor_.RemoveServer(index);
+  wire::JobEnd end =
+      JobEndOf(wire::JobEnd::SERVER_LOST, absl::StrCat(gone.sentence, why));
+  PutWho(gone.member, &end);
+  editor_.End(std::move(end));
+}
+
+void CoordinatorCore::EndIfNoWorkerCanGoOn(const Departure& gone,
+                                           Effects* effects) {
+  if (modes_.follows_given_delays() && !gone.member.trained) {
     wire::JobEnd end = JobEndOf(
         wire::JobEnd::WORKER_LOST,
-        absl::StrCat(lost,
+        absl::StrCat(LostText(gone),
                      "; the job's delays are given, and the others cannot go "
                      "on without its gradients: start the job again"));
-    PutWho(member, &end);
+    PutWho(gone.member, &end);
     return editor_.End(std::move(end));
   }
   if (!members_.workers().empty()) return;
-  if (const std::string none = WhyNoneFollows(now, effects); !none.empty()) {
-    wire::JobEnd end =
-        JobEndOf(wire::JobEnd::NO_WORKER_LEFT,
-                 absl::StrCat(lost, "; no worker is left", none));
-    PutWho(member, &end);
-    editor_.End(std::move(end));
-  }
+  const std::string none = WhyNoneFollows(gone.now, effects);
+  if (none.empty()) return;
+  wire::JobEnd end =
+      JobEndOf(wire::JobEnd::NO_WORKER_LEFT,
+               absl::StrCat(LostText(gone), "; no worker is left", none));
+  PutWho(gone.member, &end);
+  editor_.End(std::move(end));
 }
 
 std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {

@@ -261,9 +261,12 @@ class CoordinatorCore {
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
               Effects* effects);
-  // The server is no member any more; `sentence` says why.
-  void OnServerGone(const Member& server, const std::string& sentence,
-                    absl::Time now, Effects* effects);
+  // A server of a running job is gone. Ends the job unless others have copies
+  // of all of its shards.
+  void EndIfNotReplaceable(const Departure& gone);
+  // A worker of a running job is gone. Ends the job if it was the last one and
+  // none takes its place at once, or if the others cannot do without it.
+  void EndIfNoWorkerCanGoOn(const Departure& gone, Effects* effects);
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);

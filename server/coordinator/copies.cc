@@ -374,12 +374,13 @@ std::map<int32_t, int32_t> Copies::HeirsOf(int32_t server) {
   return heirs;
 }
 
-void Copies::OnGone(const Member& server, const std::string& sentence,
-                    CoordinatorEffects* effects) {
+void Copies::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+  const Member& server = gone.member;
+  if (!editor_->running() || server.worker_role()) return;
   const std::map<int32_t, int32_t> heirs = HeirsOf(server.index());
   editor_->RemoveServer(server.index(), heirs);
   survey_due_ = true;
-  std::string text = sentence;
+  std::string text = gone.sentence;
   if (!heirs.empty()) {
     std::map<int32_t, size_t> counts;
     for (const auto& [shard, heir] : heirs) ++counts[heir];

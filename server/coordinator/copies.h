@@ -55,6 +55,9 @@ class Copies : public CoordinatorPart {
 
   // The job begins to run; the view says who owns its shards.
   void Start();
+  void OnJoined(const Member& member, CoordinatorEffects*) override {
+    if (!member.worker_role()) NoteServers();
+  }
 
   // A server has said how far the copies of its shards are. True if one is in
   // sync that was not.
@@ -64,15 +67,14 @@ class Copies : public CoordinatorPart {
   // else why the job cannot go on without it: completes "server 1 (pid 7 on
   // host) is dead".
   std::string WhyNotReplaceable(int32_t server) const;
-  // The server is gone, and is replaceable: it and all that it had leave the
-  // view, and others own its shards. `sentence` says that it is gone, and why.
-  void OnGone(const Member& server, const std::string& sentence,
-              CoordinatorEffects* effects);
+  // A server that is replaceable, and all that it had, leaves the view, and
+  // others own its shards.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // The owner of the shard has lost it: a server that has a copy in sync owns
   // it now. Returns which one; nullopt if there is none.
   std::optional<int32_t> Promote(int32_t shard);
 
-  // A server has come, or is drained.
+  // A server is drained, or has come.
   void NoteServers() { survey_due_ = true; }
   // The shard has moved.
   void NoteMoved(int32_t shard) { changed_.insert(shard); }

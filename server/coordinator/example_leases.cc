@@ -30,10 +30,9 @@ void ExampleLeases::OnCall(const Member& worker, const wire::Call& call,
   Send(std::move(answers), effects);
 }
 
-void ExampleLeases::OnGone(Incarnation incarnation,
-                           CoordinatorEffects* effects) {
+void ExampleLeases::OnGone(const Departure& gone, CoordinatorEffects* effects) {
   std::vector<LeaseBook::Answer> answers;
-  book_.Forget(incarnation, &answers);
+  book_.Forget(gone.member.incarnation, &answers);
   Send(std::move(answers), effects);
 }
 

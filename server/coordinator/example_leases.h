@@ -40,7 +40,7 @@ class ExampleLeases : public CoordinatorPart {
   void OnCall(const Member& worker, const wire::Call& call,
               CoordinatorEffects* effects);
   // What the worker had goes to others.
-  void OnGone(Incarnation incarnation, CoordinatorEffects* effects);
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
 
   // Ends the job if all examples are done: the view gets the clock at which it
   // ends. True in that case, once.

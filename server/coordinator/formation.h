@@ -52,8 +52,8 @@ class Formation : public CoordinatorPart {
   void OnLinksTried(const Member& member, const wire::LinksTried& tried) {
     links_.OnReport(member, tried);
   }
-  // A member is gone: those who are left try anew once all have joined.
-  void OnGone() { links_.Stop(); }
+  // Those who are left try anew once all have joined.
+  void OnGone(const Departure&, CoordinatorEffects*) override { links_.Stop(); }
 
   // Ends the job if it forms and it is too late for that.
   void GiveUpIfLate(absl::Time now);

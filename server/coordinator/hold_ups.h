@@ -34,7 +34,9 @@ class HoldUps : public CoordinatorPart {
   // The member has said how it gets on, and what it says can be.
   void OnWorkerStats(const Member& worker, absl::Time now);
   void OnServerStats(const Member& server);
-  void OnGone(Incarnation incarnation) { stalls_.OnGone(incarnation); }
+  void OnGone(const Departure& gone, CoordinatorEffects*) override {
+    stalls_.OnGone(gone.member.incarnation);
+  }
   // As of StallWatch::OnPlace().
   void OnPlace(Incarnation worker, const std::string& where) {
     stalls_.OnPlace(worker, where);

@@ -220,7 +220,7 @@ void Inspections::Tell(const Open& open, CoordinatorEffects* effects) const {
   }
 }
 
-void Inspections::Start(CoordinatorEffects* effects) {
+void Inspections::OnRunning(const Moment&, CoordinatorEffects* effects) {
   for (auto& [number, open] : open_) {
     if (!std::exchange(open.waits_for_start, false)) continue;
     SetShare(&open);
@@ -237,20 +237,21 @@ void Inspections::PutQuestions(const Member& member,
   }
 }
 
-void Inspections::OnJoined(const Member& member) {
+void Inspections::OnJoined(const Member& member, CoordinatorEffects*) {
   for (auto& [number, open] : open_) {
     if (open.of_all && open.waits_for_start)
       open.missing.insert(member.incarnation);
   }
 }
 
-void Inspections::OnGone(const Member& member, const std::string& sentence) {
-  asked_at_.erase(member.incarnation);
+void Inspections::OnGone(const Departure& gone, CoordinatorEffects*) {
+  const Incarnation incarnation = gone.member.incarnation;
+  asked_at_.erase(incarnation);
   for (auto& [number, open] : open_) {
-    const bool was_asked = open.missing.erase(member.incarnation) > 0;
+    const bool was_asked = open.missing.erase(incarnation) > 0;
     // Another one may come in its place before the job runs.
     if (was_asked && open.of_user && !open.waits_for_start)
-      open.gone.push_back(sentence);
+      open.gone.push_back(gone.sentence);
   }
 }
 

@@ -67,8 +67,7 @@ class Inspections : public CoordinatorPart {
   // The members outlive it.
   explicit Inspections(const Membership* members) : members_(*members) {}
 
-  // The job runs from now on.
-  void Start(CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
   // A call of a user, which has `inspect`. Answered at once.
   void OnInspect(const PeerId& from, const wire::Call& call, bool forming,
                  absl::Time now, CoordinatorEffects* effects);
@@ -80,8 +79,8 @@ class Inspections : public CoordinatorPart {
                                   double seconds, absl::Time now,
                                   CoordinatorEffects* effects);
   // While the job forms: it is asked, too, what all are asked.
-  void OnJoined(const Member& member);
-  void OnGone(const Member& member, const std::string& sentence);
+  void OnJoined(const Member& member, CoordinatorEffects* effects) override;
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // These members keep others from going on: asks for their stacks, and again
   // while it lasts, not more often than every kAgain.
   static constexpr absl::Duration kAgain = absl::Seconds(10);

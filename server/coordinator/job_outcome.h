@@ -42,18 +42,18 @@ class JobOutcome : public CoordinatorPart {
         accounts_(accounts),
         editor_(editor) {}
 
-  // What is trained on, and its hash, as of JoinRequest. The job is to begin.
-  void SetData(const std::string& data, const std::string& data_hash) {
+  // The job is to begin. What is trained on, and its hash, as of JoinRequest;
+  // and how long the job has run in earlier runs, if it goes on from one.
+  void Begin(const std::string& data, const std::string& data_hash,
+             double seconds_before) {
     data_ = data;
     data_hash_ = data_hash;
+    seconds_before_ = seconds_before;
   }
   const std::string& data() const { return data_; }
   const std::string& data_hash() const { return data_hash_; }
-  // `seconds_before`: how long the job has run in earlier runs, if it goes on
-  // from one.
-  void OnRunning(absl::Time now, double seconds_before) {
-    running_since_ = now;
-    seconds_before_ = seconds_before;
+  void OnRunning(const Moment& moment, CoordinatorEffects*) override {
+    running_since_ = moment.now;
   }
   // The job has ended, however.
   void OnEnded(absl::Time now);

@@ -14,16 +14,16 @@ void MemberAccounts::OnJoined(const Member& member,
   if (!differs.empty()) effects->warnings.push_back(std::move(differs));
 }
 
-void MemberAccounts::OnWorkerGone(const Member& worker,
-                                  const std::string& sentence) {
-  totals_.AddGone(worker.index(), worker.worker);
-  totals_.AddLost(sentence);
-}
-
-void MemberAccounts::OnServerGone(const Member& server) {
+void MemberAccounts::OnGone(const Departure& gone, CoordinatorEffects*) {
+  if (!editor_->running()) return;
+  const Member& member = gone.member;
+  if (member.worker_role()) {
+    totals_.AddGone(member.index(), member.worker);
+    return totals_.AddLost(LostText(gone));
+  }
   // Whoever takes the shards over counts the gradients that they hold, as
   // accepted and as held.
-  run::ServerStats counted = server.server;
+  run::ServerStats counted = member.server;
   counted.set_pushes(counted.pushes() -
                      std::min(counted.pushes(), counted.held()));
   counted.clear_held();

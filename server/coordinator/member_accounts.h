@@ -17,17 +17,19 @@
 #include "server/coordinator/part.h"
 #include "server/coordinator/programs.h"
 #include "server/coordinator/run_totals.h"
+#include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
 class MemberAccounts : public CoordinatorPart {
  public:
-  // `members` outlive it. `own`: of the coordinator.
-  MemberAccounts(wire::Build own, const Membership* members)
-      : members_(members), programs_(std::move(own)) {}
+  // `members` and `editor` outlive it. `own`: of the coordinator.
+  MemberAccounts(wire::Build own, const Membership* members,
+                 const ViewEditor* editor)
+      : members_(members), editor_(editor), programs_(std::move(own)) {}
 
   // Warns of a program that is of another version than the coordinator.
-  void OnJoined(const Member& member, CoordinatorEffects* effects);
+  void OnJoined(const Member& member, CoordinatorEffects* effects) override;
   // As in RunTotals.
   void AddTraceback(int32_t rank, const std::string& text) {
     totals_.AddTraceback(rank, text);
@@ -35,10 +37,9 @@ class MemberAccounts : public CoordinatorPart {
   void AddStraggler(const std::string& sentence) {
     totals_.AddStraggler(sentence);
   }
-  // A worker is gone that the job has lost, as the sentence says.
-  void OnWorkerGone(const Member& worker, const std::string& sentence);
-  // A server is gone whose shards others own now, if it had any.
-  void OnServerGone(const Member& server);
+  // Counts what a member of a running job has done. That of a server that the
+  // job has ended for is not known.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
 
   // That all workers of the run have trained on.
   int64_t Examples() const;
@@ -54,6 +55,7 @@ class MemberAccounts : public CoordinatorPart {
   std::vector<const run::ServerStats*> Servers() const;
 
   const Membership* const members_;
+  const ViewEditor* const editor_;
   RunTotals totals_;
   Programs programs_;
 };

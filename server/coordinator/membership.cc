@@ -49,6 +49,10 @@ std::string Describe(const Member& member) {
                       member.join.host(), ")");
 }
 
+std::string LostText(const Departure& gone) {
+  return absl::StrCat(gone.sentence, ", at clock ", gone.member.worker.clock());
+}
+
 void PutWho(const Member& member, wire::JobEnd* end) {
   if (member.worker_role()) {
     end->add_worker(member.index());

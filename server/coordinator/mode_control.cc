@@ -54,18 +54,17 @@ void ModeControl::Start(CoordinatorEffects* effects) {
   if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
 }
 
-void ModeControl::OnGone(const Member& worker) {
-  changer_.OnGone({.rank = worker.index(),
-                   .incarnation = worker.incarnation,
-                   .clock = worker.worker.clock(),
-                   .done = worker.done},
+void ModeControl::OnGone(const Departure& gone, CoordinatorEffects*) {
+  if (!editor_->running()) return;
+  const Member& member = gone.member;
+  news_ = true;
+  if (!member.worker_role())
+    return changer_.OnServerGone(member.index(), editor_->next_number());
+  changer_.OnGone({.rank = member.index(),
+                   .incarnation = member.incarnation,
+                   .clock = member.worker.clock(),
+                   .done = member.done},
                   editor_->next_number());
-  news_ = true;
-}
-
-void ModeControl::OnServerGone(int32_t server) {
-  changer_.OnServerGone(server, editor_->next_number());
-  news_ = true;
 }
 
 void ModeControl::OnServerStats(const Member& server) {

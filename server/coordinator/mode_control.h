@@ -60,9 +60,8 @@ class ModeControl : public CoordinatorPart {
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
   void OnServerStats(const Member& server);
-  void OnGone(const Member& worker);
-  // Others own its shards from the next view on, if it had any.
-  void OnServerGone(int32_t server);
+  // Others own the shards of a server from the next view on, if it had any.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A worker is gone or done, or moves are done.
   void NoteNews() { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -26,6 +27,15 @@ struct Moment {
   double seconds = 0;
 };
 
+struct Member;  // membership.h
+
+// Somebody is no member any more, whatever its state was.
+struct Departure {
+  const Member& member;         // As it was.
+  const std::string& sentence;  // Says that it is gone, and why.
+  absl::Time now;
+};
+
 // When a part has something to do if nothing happens before: on the driver's
 // clock, and in awake time.
 struct WakeUp {
@@ -42,6 +52,15 @@ struct StatusQuestion {
 class CoordinatorPart {
  public:
   virtual ~CoordinatorPart() = default;
+
+  // Somebody has joined.
+  virtual void OnJoined(const Member&, CoordinatorEffects*) {}
+  // The job begins to run: the view has its tables, members, phases and length.
+  virtual void OnRunning(const Moment&, CoordinatorEffects*) {}
+  // A member is gone. The view has a worker no longer. A server is in it, for
+  // the part that gives its shards to others, unless the job forms, or has
+  // ended because nobody can replace the server.
+  virtual void OnGone(const Departure&, CoordinatorEffects*) {}
 
   // For the next coordinator: puts what is new since the last call. At the end
   // of each event.

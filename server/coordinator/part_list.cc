@@ -6,6 +6,18 @@
 
 namespace slackline {
 
+void PartList::OnJoined(const Member& member, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnJoined(member, effects);
+}
+
+void PartList::OnRunning(const Moment& moment, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnRunning(moment, effects);
+}
+
+void PartList::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnGone(gone, effects);
+}
+
 void PartList::Keep(absl::Time now, KeptState* kept) {
   for (CoordinatorPart* const part : parts_) part->Keep(now, kept);
 }

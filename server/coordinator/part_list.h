@@ -18,6 +18,10 @@ class PartList {
   explicit PartList(std::vector<CoordinatorPart*> parts)
       : parts_(std::move(parts)) {}
 
+  void OnJoined(const Member& member, CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects);
+  void OnGone(const Departure& gone, CoordinatorEffects* effects);
+
   void Keep(absl::Time now, KeptState* kept);
   // Stops at the first part that cannot be loaded.
   absl::Status Load(const StateReader& reader, const Moment& moment,

@@ -91,13 +91,13 @@ std::string Placement::WhyMustStay(const Member& server) const {
   return "";
 }
 
-void Placement::OnGone(const Member& server, absl::Time now,
-                       CoordinatorEffects* effects) {
-  rebalancer_.Forget(server.index());
+void Placement::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+  if (!editor_->running() || gone.member.worker_role()) return;
+  rebalancer_.Forget(gone.member.index());
   news_ = true;
   // Loads have to be measured anew before they say anything.
   next_plan_ = std::max(
-      next_plan_, now + absl::Milliseconds(options_.config.interval_ms()));
+      next_plan_, gone.now + absl::Milliseconds(options_.config.interval_ms()));
   const auto& servers = members_->servers();
   if (std::all_of(servers.begin(), servers.end(),
                   [](const auto& entry) { return entry.second->draining; })) {

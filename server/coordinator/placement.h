@@ -54,9 +54,8 @@ class Placement : public CoordinatorPart {
                          CoordinatorEffects* effects);
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
   WakeUp NextWakeUp() const override;
-  // A server is gone, and is no longer in the view.
-  void OnGone(const Member& server, absl::Time now,
-              CoordinatorEffects* effects);
+  // The moves of a server go with it.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A server has joined the running job in place of one that is gone: what the
   // others had to take over is balanced once, if shards may move at all, as
   // soon as there is a load to go by, however little.

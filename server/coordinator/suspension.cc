@@ -106,7 +106,7 @@ absl::Status Suspension::Load(const StateReader& reader, const Moment& moment,
   if (editor_->view().phase_size() == 0) return absl::OkStatus();
   coordinator::CheckpointsState state;
   SL_RETURN_IF_ERROR(reader.Read("checkpoints", &state));
-  checkpointer_->Load(state, moment.now);
+  checkpointer_->Restore(state, moment.now);
   if (!state.has_suspends()) return absl::OkStatus();
   reason_ = state.suspends();
   gives_up_at_ = moment.awake + options_.timeout;
