@@ -555,9 +555,18 @@ std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
       ": look at the logs there, or raise limits { save_timeout_ms: ... }");
 }
 
-bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
-                           CoordinatorEffects* effects) {
+bool Checkpointer::Advance(const Moment& moment, CoordinatorEffects* effects) {
   if (!editor_->running()) return false;
+  const size_t answers = answers_.size();
+  const bool done = AdvancePresent(moment.now, moment.awake, effects);
+  FollowCut(moment.seconds, moment.awake);
+  // The Suspension, which comes before this part, takes its answer in this
+  // event: what is left at the end of it, users are sent.
+  return done || answers_.size() > answers;
+}
+
+bool Checkpointer::AdvancePresent(absl::Time now, absl::Time awake_now,
+                                  CoordinatorEffects* effects) {
   bool done = false;
   if (std::exchange(comes_nearer_, false)) heard_ = awake_now;
   if (state_ == State::kCollecting &&
@@ -653,7 +662,7 @@ void Checkpointer::OnCompleted(int32_t cut,
   AnswerAll(cut_, text);
 }
 
-void Checkpointer::OnEnded(CoordinatorEffects* effects) {
+void Checkpointer::OnEnded(const Moment&, CoordinatorEffects* effects) {
   const std::string why = "the job has ended before it was there";
   if (state_ == State::kCollecting)
     effects->log.push_back(GiveUp(why, effects));

@@ -99,15 +99,11 @@ class Checkpointer : public CoordinatorPart {
   void OnCompleted(int32_t cut, const absl::StatusOr<std::string>& folder,
                    absl::Time now, CoordinatorEffects* effects);
 
-  // Draws the conclusions of an event: before the modes' part does so. True if
-  // what waited for the cut may go on.
-  bool Advance(absl::Time now, absl::Time awake_now,
-               CoordinatorEffects* effects);
-  // Likewise, after that part: the view may have the cut. `seconds`: since the
-  // job began to run, in all of its runs.
-  void FollowCut(double seconds, absl::Time awake_now);
-  // The job has ended. What is on the disk is still completed.
-  void OnEnded(CoordinatorEffects* effects);
+  // True if what waited for the cut may go on, or there are answers. It asks
+  // ModeControl for the cut, and follows when the view has it.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
+  // What is on the disk is still completed.
+  void OnEnded(const Moment& moment, CoordinatorEffects* effects) override;
   std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
   // Of those, the one to this caller.
   std::optional<absl::StatusOr<std::string>> TakeAnswerTo(const Caller& caller);
@@ -172,6 +168,11 @@ class Checkpointer : public CoordinatorPart {
   // The next one is due as the config says, counted from here.
   void Schedule(Clock clock, absl::Time now);
   void BeginIfDue(absl::Time now);
+  // True if the present one is over, or only the disk is waited for.
+  bool AdvancePresent(absl::Time now, absl::Time awake_now,
+                      CoordinatorEffects* effects);
+  // The view may have the cut, or never get it. `seconds`: as in Moment.
+  void FollowCut(double seconds, absl::Time awake_now);
   void ExpectParts();
   void OnKept(const Member& member, const wire::CutPart& part,
               absl::Time awake_now);

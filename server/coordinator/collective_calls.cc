@@ -62,7 +62,7 @@ void CollectiveCalls::OnGone(const Departure& gone, CoordinatorEffects*) {
   if (!editor_->ended()) news_ = true;
 }
 
-void CollectiveCalls::Answer(CoordinatorEffects* effects) {
+void CollectiveCalls::AnswerCalls(CoordinatorEffects* effects) {
   const wire::View& view = editor_->view();
   if (view.group() == view.number()) {
     std::vector<GroupStore::Answer> answers;

@@ -47,9 +47,8 @@ class CollectiveCalls : public CoordinatorPart {
   void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
   // Who is gone is not waited for.
   void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
-  // Answers what can be answered. To be called at the end of each event: the
-  // view that explains the answers has been sent.
-  void Answer(CoordinatorEffects* effects);
+  // Gathers that are complete, and whoever waits for a group that is over.
+  void AnswerCalls(CoordinatorEffects* effects) override;
 
   // As in Gathers. The store begins anew with another coordinator.
   void Keep(absl::Time now, KeptState* kept) override;

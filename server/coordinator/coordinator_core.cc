@@ -123,7 +123,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
       accounts_(options.build, &members_, &editor_),
-      outcome_(options.stop, options.clock, &members_, &accounts_, &editor_),
+      outcome_(options.stop, options.clock, &members_, &accounts_, &modes_,
+               &editor_),
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
@@ -172,7 +173,7 @@ Moment CoordinatorCore::At(absl::Time now) const {
 void CoordinatorCore::Begin(absl::Time now) {
   members_.Run(now);
   hold_ups_.OnTime(now);
-  news_ = {};
+  behind_ = 0;
 }
 
 void CoordinatorCore::OnMessage(const PeerId& from, const Message& message,
@@ -274,33 +275,12 @@ void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
 
 void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                                Effects* effects) {
-  if (news_.workers && editor_.running() && AllDone())
-    outcome_.OnAllDone(now, modes_.ended_early());
-  const absl::Time awake = members_.AwakeTime(now);
-  suspension_.Advance(awake, effects);
-  if (editor_.running()) {
-    if (checkpointer_.Advance(now, awake, effects)) placement_.NoteNews();
-    placement_.Order();
-    if (modes_.Advance(outcome_.Seconds(now), effects)) {
-      placement_.NoteNews();  // It may have waited for a change that is done.
-      placement_.Order();
-    }
-    if (copies_.Order(effects)) {
-      placement_.NoteNews();
-      placement_.Order();
-    }
-    checkpointer_.FollowCut(outcome_.Seconds(now), awake);
-    // A change of the mode that waits for its clock is dropped then.
-    if (leases_.EndIfAllDone(effects))
-      modes_.Advance(outcome_.Seconds(now), effects);
-    leases_.FollowEnd(effects);
-    suspension_.Advance(awake, effects);
-  }
+  const Moment moment = At(now);
+  parts_.Advance(moment, effects);
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
-    ended_at_ = awake;
-    outcome_.OnEnded(now);
-    checkpointer_.OnEnded(effects);
-    suspension_.Advance(awake, effects);
+    ended_at_ = moment.awake;
+    parts_.OnEnded(moment, effects);
+    parts_.Advance(moment, effects);
     if (state() == wire::FINISHED) {
       effects->log.push_back(absl::StrCat("the job has finished: ", reason()));
     } else if (view().end().cause() == wire::JobEnd::SUSPENDED) {
@@ -318,12 +298,10 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
     kept_view_.OnCommit(committed);
     members_.ForEach(
         [&](Member* member) { SendView(member->view_sent, member, effects); });
-  } else if (Member* const behind = members_.Find(news_.behind);
-             behind != nullptr) {
+  } else if (Member* const behind = members_.Find(behind_); behind != nullptr) {
     SendView(behind->view_known, behind, effects);
   }
-  collectives_.Answer(effects);  // After the view that explains them.
-  user_calls_.AnswerCheckpoints(effects);
+  parts_.AnswerCalls(effects);
   Keep(now, effects);
   for (size_t i = first_send; i < effects->sends.size(); ++i) {
     wire::Header& header = effects->sends[i].message.header;
@@ -379,7 +357,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   effects->sends.push_back(std::move(out));
   if (!answer.refused.empty())
     effects->warnings.push_back(std::move(answer.refused));
-  if (answer.repeated != nullptr) news_.behind = answer.repeated->incarnation;
+  if (answer.repeated != nullptr) behind_ = answer.repeated->incarnation;
   if (answer.joined == nullptr) return;
   const Member& member = *answer.joined;
   effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
@@ -439,7 +417,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
     result.DiscardUnknownFields();
     outcome_.OnResult(result);
   }
-  news_.workers = true;
+  outcome_.NoteWorkers();
   if (member->done) return;
   member->done = member->trained = true;
   if (editor_.ended()) return;
@@ -458,7 +436,6 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   (expected ? effects->log : effects->warnings).push_back(sentence);
   const Departure gone{.member = member, .sentence = sentence, .now = now};
   if (editor_.ended()) return parts_.OnGone(gone, effects);
-  news_.workers = true;
   if (member.worker_role()) {
     editor_.RemoveWorker(member.index());
     editor_.Regroup();
@@ -518,11 +495,6 @@ std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
   return ", and none that has been started again waits to join";
 }
 
-bool CoordinatorCore::AllDone() const {
-  return std::all_of(members_.workers().begin(), members_.workers().end(),
-                     [](const auto& entry) { return entry.second->done; });
-}
-
 void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
   std::optional<HoldUps::Findings> found = hold_ups_.Look(now, effects);
   if (!found.has_value()) return;
@@ -556,7 +528,7 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   members_.Hear(member, now);
   member->view_known =
       std::max(member->view_known, message.header.view_number());
-  if (member->view_known < view().number()) news_.behind = member->incarnation;
+  if (member->view_known < view().number()) behind_ = member->incarnation;
   if (member->worker_role()) OnRecords(heartbeat, member, now, effects);
   members_.NoteStats(*member, now);
   reply.set_code(wire::OK);
@@ -833,7 +805,6 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
   if (editor_.ended()) members_.AwaitNoHost();
   // What workers have told each other to connect is lost.
   editor_.Regroup();
-  news_.workers = true;
   Conclude(first, now, effects);
   return absl::OkStatus();
 }

@@ -10,28 +10,38 @@
 // result. A stop rule that comes true before that ends the job as FINISHED,
 // too.
 //
-// It hands each message to the part that it is for, and after each event lets
-// the parts draw their conclusions, in this order:
+// It hands each message to the part that it is for. What concerns all parts goes
+// over one list of them (part.h): who has come and gone, what follows from an
+// event, the next time to wake up, what the next coordinator has to know, status
+// and summary. After each event they draw their conclusions, one after the
+// other, until nobody has news (PartList::Advance()), in this order:
 //
 // | part | decides |
 // | --- | --- |
 // | Membership | who joins, and whose lease has run out |
-// | LinkCheck | whether those who have joined can connect with each other |
-// | StallWatch | who is heard of, and holds others up for too long |
-// | StragglerWatch | who is slower than others, or than before, and where |
-// | GradientWatch | what the job does about gradients that are not applied |
+// | KeptView | what the next coordinator gets of the view |
+// | Formation | whether the job can begin, and where its workers begin |
+// | MemberAccounts | what the summary says of all members that ever were |
 // | JobOutcome | when the job has come to its end |
-// | Placement | which shard moves where: users, the planner |
-// | Copies | who has copies of which shard; whose a dead server's shards are |
-// | Checkpointer | when a checkpoint is taken, and what of it is there |
 // | Suspension | when a job ends from which it can go on |
+// | Checkpointer | when a checkpoint is taken, and what of it is there |
+// | Placement | which shard moves where: users, the planner |
 // | ModeControl | which mode holds from which clock: config, users, policy |
-// | ViewEditor | one view of all edits of the event, with one number |
-// | ViewFeed | what a member is sent of it: changes, or the whole |
-// | GroupStore, Gathers | whose calls are answered now |
+// | Copies | who has copies of which shard; whose a dead server's shards are |
+// | ExampleLeases | who trains on which examples, with elastic sampling |
+// | HoldUps | who holds others up for too long, and who is slow |
+// | CollectiveCalls | which workers' calls wait for other workers |
 // | Inspections | who is asked what its process does |
-// | LeaseBook | who trains on which examples, with elastic sampling |
-// | KeptState | what is new for the coordinator after this one |
+// | UserCalls | what becomes of users' calls, each carried out once |
+//
+// The order has reasons: a suspension asks for a checkpoint; moves that a user
+// wants are begun before a change of the mode that has to wait for them, but not
+// while a cut is wanted; and a shard that moves gets its copies afterwards.
+//
+// Not in the list, since nobody waits for their conclusions: ViewEditor makes
+// one view of all edits of the event, with one number; ViewFeed says what a
+// member is sent of it, changes or the whole; GradientWatch says what the job
+// does about gradients that are not applied.
 //
 // What members have been told holds even if this coordinator dies: the parts
 // keep what a successor has to know. The rest it learns anew, as from any
@@ -270,7 +280,6 @@ class CoordinatorCore {
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
-  bool AllDone() const;
   void SendView(uint64_t known, Member* member, Effects* effects) const;
 
   const Options options_;
@@ -297,11 +306,7 @@ class CoordinatorCore {
   absl::Time ended_at_ = absl::InfiniteFuture();
   // By then members have found this coordinator, which has taken over.
   absl::Time found_by_ = absl::InfinitePast();
-  // What has happened in this event that conclusions are to be drawn from.
-  struct News {
-    bool workers = false;    // One is gone or done, has a result or a gather.
-    Incarnation behind = 0;  // Who has not seen the last view.
-  } news_;
+  Incarnation behind_ = 0;  // Who has not seen the last view, in this event.
   KeptState kept_;
 };
 

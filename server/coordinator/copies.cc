@@ -243,8 +243,8 @@ bool Copies::Settle(int32_t shard) {
   return true;
 }
 
-bool Copies::Order(CoordinatorEffects* effects) {
-  if (options_.replicas == 0) return false;
+bool Copies::Advance(const Moment&, CoordinatorEffects* effects) {
+  if (!editor_->running() || options_.replicas == 0) return false;
   const bool survey =
       std::exchange(survey_due_, false) ||
       bytes_.size() != static_cast<size_t>(editor_->view().owner_server_size());

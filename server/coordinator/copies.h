@@ -79,9 +79,8 @@ class Copies : public CoordinatorPart {
   // The shard has moved.
   void NoteMoved(int32_t shard) { changed_.insert(shard); }
   // Orders the copies that can be made now, and drops those that are to go, if
-  // there is news. To be called at the end of an event of a running job. True
-  // if shards may move now that waited for their copies.
-  bool Order(CoordinatorEffects* effects);
+  // there is news. True if shards may move now that waited for their copies.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // The view has the rest.
   void Keep(absl::Time now, KeptState* kept) override;

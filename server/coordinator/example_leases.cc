@@ -36,6 +36,13 @@ void ExampleLeases::OnGone(const Departure& gone, CoordinatorEffects* effects) {
   Send(std::move(answers), effects);
 }
 
+bool ExampleLeases::Advance(const Moment&, CoordinatorEffects* effects) {
+  if (!editor_->running()) return false;
+  const bool ended = EndIfAllDone(effects);
+  FollowEnd(effects);
+  return ended;
+}
+
 bool ExampleLeases::EndIfAllDone(CoordinatorEffects* effects) {
   const wire::View& view = editor_->view();
   if (!book_.used_up() || view.end_clock() > 0) return false;
@@ -54,7 +61,7 @@ bool ExampleLeases::EndIfAllDone(CoordinatorEffects* effects) {
                                       " examples are done, after ", *end,
                                       " steps"));
   editor_->SetEndClock(*end);
-  modes_->NoteNews();
+  modes_->NoteNews();  // A change that waits for its clock is dropped.
   return true;
 }
 

@@ -43,10 +43,9 @@ class ExampleLeases : public CoordinatorPart {
   void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
 
   // Ends the job if all examples are done: the view gets the clock at which it
-  // ends. True in that case, once.
-  bool EndIfAllDone(CoordinatorEffects* effects);
-  // Tells those who wait for examples where the job ends, if the view says so.
-  void FollowEnd(CoordinatorEffects* effects);
+  // ends, and true is returned. Those who wait for examples are told once the
+  // view has it, whoever has ended the job.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // Of a running job with elastic sampling: the epoch of the examples that are
   // given next.
@@ -59,6 +58,9 @@ class ExampleLeases : public CoordinatorPart {
   void PutSummary(run::Summary* summary) const override;
 
  private:
+  // True if the view has got the clock of the job's end.
+  bool EndIfAllDone(CoordinatorEffects* effects);
+  void FollowEnd(CoordinatorEffects* effects);
   std::optional<wire::Elastic> Elastic() const;
   static void Send(std::vector<LeaseBook::Answer> answers,
                    CoordinatorEffects* effects);

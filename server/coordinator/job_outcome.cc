@@ -34,11 +34,22 @@ void PutEvaluation(const run::MetricRecord& evaluation, Report* report) {
 
 }  // namespace
 
-void JobOutcome::OnEnded(absl::Time now) {
-  trained_at_ = std::min(trained_at_, now);
+void JobOutcome::OnEnded(const Moment& moment, CoordinatorEffects*) {
+  OnTrained(moment.now);
 }
 
-void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
+bool JobOutcome::Advance(const Moment& moment, CoordinatorEffects*) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
+  const auto& workers = members_->workers();
+  if (std::all_of(workers.begin(), workers.end(),
+                  [](const auto& entry) { return entry.second->done; })) {
+    OnAllDone(moment.now);
+  }
+  return false;
+}
+
+void JobOutcome::OnAllDone(absl::Time now) {
+  const std::string& ended_early = modes_->ended_early();
   OnTrained(now);
   if (!result_.has_value()) return;
   if (ended_early.empty()) {
@@ -191,6 +202,7 @@ absl::Status JobOutcome::Load(const StateReader& reader, const Moment& moment,
   stopped_early_ = state.stopped_early();
   stopped_by_time_ = state.stopped_by_time();
   stopped_seconds_ = state.stopped_seconds();
+  news_ = true;
   return absl::OkStatus();
 }
 

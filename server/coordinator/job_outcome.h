@@ -17,6 +17,7 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/member_accounts.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/mode_control.h"
 #include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
@@ -35,11 +36,12 @@ class JobOutcome : public CoordinatorPart {
   // `clock` as in CoordinatorCore::Options; the others outlive it.
   JobOutcome(const config::Stop& stop, const CoordinatorClock& clock,
              const Membership* members, const MemberAccounts* accounts,
-             ViewEditor* editor)
+             const ModeControl* modes, ViewEditor* editor)
       : stop_(stop),
         clock_(clock),
         members_(members),
         accounts_(accounts),
+        modes_(modes),
         editor_(editor) {}
 
   // The job is to begin. What is trained on, and its hash, as of JoinRequest;
@@ -55,8 +57,7 @@ class JobOutcome : public CoordinatorPart {
   void OnRunning(const Moment& moment, CoordinatorEffects*) override {
     running_since_ = moment.now;
   }
-  // The job has ended, however.
-  void OnEnded(absl::Time now);
+  void OnEnded(const Moment& moment, CoordinatorEffects* effects) override;
   // A record that has not been seen before. Its time is its age; the one that
   // is kept counts from the start of the job, and is not before that of the
   // worker's last record of the kind.
@@ -65,9 +66,11 @@ class JobOutcome : public CoordinatorPart {
   void OnResult(const run::Result& result) { result_ = result; }
   // No worker has steps left to do. The job goes on until all of them are done.
   void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
-  // All workers are done. `ended_early`: why that is before the job's last
-  // step; empty: it is not.
-  void OnAllDone(absl::Time now, const std::string& ended_early);
+  // A worker is done, or has brought its result.
+  void NoteWorkers() { news_ = true; }
+  void OnGone(const Departure&, CoordinatorEffects*) override { news_ = true; }
+  // Ends the job if all workers are done.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
   void OnTime(absl::Time now);
   // When the job's time is up.
   WakeUp NextWakeUp() const override { return {.at = StopTime()}; }
@@ -90,6 +93,7 @@ class JobOutcome : public CoordinatorPart {
   Clock StepsOfAll(const run::Summary& summary) const;
   // InfiniteFuture: the job has as long as it takes.
   absl::Time StopTime() const;
+  void OnAllDone(absl::Time now);
   // Stop rules hold while workers train.
   bool MayStop() const;
   // Of the last training record of each worker: the mean over those of the
@@ -107,7 +111,9 @@ class JobOutcome : public CoordinatorPart {
   const CoordinatorClock clock_;
   const Membership* const members_;
   const MemberAccounts* const accounts_;
+  const ModeControl* const modes_;
   ViewEditor* const editor_;
+  bool news_ = false;  // Of workers that are done, or gone.
   std::string data_;
   std::string data_hash_;
   absl::Time running_since_ = absl::InfiniteFuture();

@@ -94,10 +94,10 @@ void ModeControl::OnCall(const Member& worker, const wire::Call& call,
   news_ = true;
 }
 
-bool ModeControl::Advance(double seconds, CoordinatorEffects* effects) {
-  if (!std::exchange(news_, false)) return false;
+bool ModeControl::Advance(const Moment& moment, CoordinatorEffects* effects) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
   const Clock arrived = editor_->view().arrived();
-  ModeChanger::News news = changer_.Advance(Workers(), seconds, editor_);
+  ModeChanger::News news = changer_.Advance(Workers(), moment.seconds, editor_);
   // They part now. Should they all-reduce once more, what they told each other
   // to connect is out of date.
   if (editor_->view().arrived() != arrived) editor_->Regroup();

@@ -69,9 +69,8 @@ class ModeControl : public CoordinatorPart {
   void AskPolicy(absl::Time now, CoordinatorEffects* effects);
   WakeUp NextWakeUp() const override;
 
-  // Brings the view up to all of that, once at the end of an event. True if the
-  // view changed. `seconds`: since the job began to run.
-  bool Advance(double seconds, CoordinatorEffects* effects);
+  // Brings the view up to all of that. True if the view changed.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // The job's delays are given: there is no other mode, every worker has to
   // stay, none comes later, and no shard moves.

@@ -62,6 +62,20 @@ class CoordinatorPart {
   // ended because nobody can replace the server.
   virtual void OnGone(const Departure&, CoordinatorEffects*) {}
 
+  // Draws the conclusions of what it has been told in this event, and of what
+  // the view says. True: parts before it, or those that wait, may have
+  // something to conclude from that, so all are asked again
+  // (PartList::Advance()). Asked again without news, it changes nothing and
+  // returns false.
+  virtual bool Advance(const Moment&, CoordinatorEffects*) { return false; }
+  // Some part has returned true: what waits for others may go on.
+  virtual void OnNews() {}
+  // The job has ended in this event, however. Advance() follows once more.
+  virtual void OnEnded(const Moment&, CoordinatorEffects*) {}
+  // At the end of each event: the view, with all edits, has been sent. Answers
+  // calls that have waited for that.
+  virtual void AnswerCalls(CoordinatorEffects*) {}
+
   // For the next coordinator: puts what is new since the last call. At the end
   // of each event.
   virtual void Keep(absl::Time, KeptState*) {}

@@ -18,6 +18,27 @@ void PartList::OnGone(const Departure& gone, CoordinatorEffects* effects) {
   for (CoordinatorPart* const part : parts_) part->OnGone(gone, effects);
 }
 
+void PartList::Advance(const Moment& moment, CoordinatorEffects* effects) {
+  int news = 0;
+  for (size_t i = 0; i < parts_.size();) {
+    if (!parts_[i]->Advance(moment, effects)) {
+      ++i;
+      continue;
+    }
+    SL_CHECK(++news <= kNewsMax, "the parts of the coordinator find no end");
+    for (CoordinatorPart* const part : parts_) part->OnNews();
+    i = 0;
+  }
+}
+
+void PartList::OnEnded(const Moment& moment, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnEnded(moment, effects);
+}
+
+void PartList::AnswerCalls(CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->AnswerCalls(effects);
+}
+
 void PartList::Keep(absl::Time now, KeptState* kept) {
   for (CoordinatorPart* const part : parts_) part->Keep(now, kept);
 }

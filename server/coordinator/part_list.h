@@ -22,6 +22,15 @@ class PartList {
   void OnRunning(const Moment& moment, CoordinatorEffects* effects);
   void OnGone(const Departure& gone, CoordinatorEffects* effects);
 
+  // Asks one part after the other to draw its conclusions. Whenever one has
+  // news, it begins again with the first, so a part only has its turn when all
+  // before it have nothing left to do; it ends when nobody has news any more.
+  // Fatal after kNewsMax news: then two parts have news of each other for ever.
+  void Advance(const Moment& moment, CoordinatorEffects* effects);
+  static constexpr int kNewsMax = 100;
+  void OnEnded(const Moment& moment, CoordinatorEffects* effects);
+  void AnswerCalls(CoordinatorEffects* effects);
+
   void Keep(absl::Time now, KeptState* kept);
   // Stops at the first part that cannot be loaded.
   absl::Status Load(const StateReader& reader, const Moment& moment,

@@ -57,9 +57,10 @@ absl::Status Placement::MayMove() const {
   return modes_->MayMove();
 }
 
-void Placement::Order() {
-  if (!std::exchange(news_, false)) return;
+bool Placement::Advance(const Moment&, CoordinatorEffects*) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
   if (MayMove().ok()) rebalancer_.Order(editor_);
+  return false;  // What moves is waited for, and waits for nobody.
 }
 
 std::vector<Rebalancer::Server> Placement::Servers() const {

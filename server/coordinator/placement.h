@@ -63,9 +63,9 @@ class Placement : public CoordinatorPart {
 
   // There may be room for a move that had to wait.
   void NoteNews() { news_ = true; }
-  // Orders what can start now, if there is news. To be called at the end of an
-  // event.
-  void Order();
+  void OnNews() override { news_ = true; }
+  // Orders what can start now, if there is news.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // Empty, or why the server cannot leave.
   std::string WhyMustStay(const Member& server) const;
@@ -98,7 +98,7 @@ class Placement : public CoordinatorPart {
   ViewEditor* const editor_;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
-  bool news_ = false;       // For Order().
+  bool news_ = false;       // For Advance().
   bool round_due_ = false;  // Even if nothing is planned automatically.
 };
 

@@ -51,8 +51,12 @@ std::string Suspension::WhyLate() const {
       " were still at work after it");
 }
 
-void Suspension::Advance(absl::Time awake_now, CoordinatorEffects* effects) {
-  if (!reason_.has_value()) return;
+bool Suspension::Advance(const Moment& moment, CoordinatorEffects* effects) {
+  if (reason_.has_value()) AskOrEnd(moment.awake, effects);
+  return false;  // The Checkpointer's turn comes after this one.
+}
+
+void Suspension::AskOrEnd(absl::Time awake_now, CoordinatorEffects* effects) {
   const std::optional<absl::StatusOr<std::string>> answer =
       checkpointer_->TakeAnswerTo(kSelf);
   if (editor_->ended()) return;

@@ -50,9 +50,9 @@ class Suspension : public CoordinatorPart {
   // joins it.
   void Ask(const std::string& reason, absl::Time awake_now,
            CoordinatorEffects* effects);
-  // Ends the job if it is time: before and after the Checkpointer draws its
-  // conclusions, and once the job has ended.
-  void Advance(absl::Time awake_now, CoordinatorEffects* effects);
+  // Ends the job if it is time: before the Checkpointer draws its conclusions,
+  // and when that has news. Takes its answer off once the job has ended, too.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
   WakeUp NextWakeUp() const override;
   // Together with the Checkpointer's state, which has the same key. The time
   // for it begins anew.
@@ -62,6 +62,8 @@ class Suspension : public CoordinatorPart {
   bool under_way() const { return reason_.has_value() && !editor_->ended(); }
 
  private:
+  // Somebody wants the job to be suspended.
+  void AskOrEnd(absl::Time awake_now, CoordinatorEffects* effects);
   // Once all workers have done their last step: those whose programs still
   // work.
   std::vector<std::string> AtWork() const;

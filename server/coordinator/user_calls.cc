@@ -61,7 +61,7 @@ void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
   Answer(std::move(out), effects);
 }
 
-void UserCalls::AnswerCheckpoints(CoordinatorEffects* effects) {
+void UserCalls::AnswerCalls(CoordinatorEffects* effects) {
   for (const Checkpointer::Answer& answer : checkpointer_->TakeAnswers()) {
     Outgoing out = AnswerTo(answer.to.peer, answer.to.call_id, wire::OK);
     wire::CallReply& reply = *out.message.header.mutable_call_reply();

@@ -32,7 +32,7 @@ class UserCalls : public CoordinatorPart {
               CoordinatorEffects* effects);
 
   // Answers those whose checkpoint has come, or will not.
-  void AnswerCheckpoints(CoordinatorEffects* effects);
+  void AnswerCalls(CoordinatorEffects* effects) override;
 
   // A call that was carried out is not carried out again by the next
   // coordinator.
