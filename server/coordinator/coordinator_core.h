@@ -10,11 +10,11 @@
 // result. A stop rule that comes true before that ends the job as FINISHED,
 // too.
 //
-// It hands each message to the part that it is for. What concerns all parts goes
-// over one list of them (part.h): who has come and gone, what follows from an
-// event, the next time to wake up, what the next coordinator has to know, status
-// and summary. After each event they draw their conclusions, one after the
-// other, until nobody has news (PartList::Advance()), in this order:
+// It hands each message to the part that it is for. What concerns all parts
+// goes over one list of them (part.h): who has come and gone, what follows from
+// an event, the next time to wake up, what the next coordinator has to know,
+// status and summary. After each event they draw their conclusions, one after
+// the other, until nobody has news (PartList::Advance()), in this order:
 //
 // | part | decides |
 // | --- | --- |
@@ -35,8 +35,8 @@
 // | UserCalls | what becomes of users' calls, each carried out once |
 //
 // The order has reasons: a suspension asks for a checkpoint; moves that a user
-// wants are begun before a change of the mode that has to wait for them, but not
-// while a cut is wanted; and a shard that moves gets its copies afterwards.
+// wants are begun before a change of the mode that has to wait for them, but
+// not while a cut is wanted; and a shard that moves gets its copies afterwards.
 //
 // Not in the list, since nobody waits for their conclusions: ViewEditor makes
 // one view of all edits of the event, with one number; ViewFeed says what a
