@@ -1,14 +1,11 @@
 #include "server/coordinator/coordinator_core.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/manifest.h"
-#include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
@@ -23,18 +20,6 @@ namespace {
 constexpr size_t kReasonBytesMax = 1024;
 constexpr size_t kHashBytesMax = 64;
 constexpr size_t kModelFileBytesMax = 4096;
-// Of one heartbeat; members send a quarter of it.
-constexpr int kRecordsMax = 1024;
-constexpr int kCulpritsMax = 256;
-// What a worker says of its training.
-void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
-  end->set_clock(std::clamp<Clock>(diverged.clock(), 0, kClockMax));
-  for (const int32_t worker : diverged.worker()) {
-    if (worker < 0 || end->worker_size() == kCulpritsMax) continue;
-    end->add_worker(worker);
-  }
-}
-
 wire::View FirstView(const CoordinatorCore::Options& options) {
   wire::View view;
   view.set_number(1);
@@ -68,14 +53,6 @@ run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
   from.set_seconds(options.resume->seconds());
   from.set_bytes(BytesOf(*options.resume));
   return from;
-}
-
-bool HasBadValues(const run::MetricRecord& record) {
-  return static_cast<size_t>(record.value_size()) > kMetricValuesMax ||
-         absl::c_any_of(record.value(), [](const auto& value) {
-           return value.first.size() > kMetricNameBytesMax ||
-                  !std::isfinite(value.second);
-         });
 }
 
 }  // namespace
@@ -554,21 +531,7 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
 void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
                                 Member* worker, absl::Time now,
                                 Effects* effects) {
-  // The rest comes again.
-  const int count = std::min(heartbeat.record_size(), kRecordsMax);
-  for (int i = 0; i < count; ++i) {
-    if (heartbeat.first_record() + i != worker->records_acked) continue;
-    ++worker->records_acked;
-    members_.NoteAcked(*worker);
-    run::MetricRecord record = heartbeat.record(i);
-    if (record.kind() != run::MetricRecord::TRAIN &&
-        record.kind() != run::MetricRecord::EVAL) {
-      continue;  // Of no version that we know.
-    }
-    record.set_rank(worker->index());
-    record.set_model_sha256(Cut(record.model_sha256(), kHashBytesMax));
-    record.DiscardUnknownFields();
-    if (HasBadValues(record)) record.clear_value();
+  for (run::MetricRecord& record : members_.TakeRecords(heartbeat, worker)) {
     if (record.kind() == run::MetricRecord::EVAL)
       checkpointer_.OnEvaluation(record, effects);
     outcome_.OnRecord(std::move(record), now, effects);
@@ -671,18 +634,9 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
 }
 
 void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member) {
-  const std::string why = Cut(stop.reason(), kReasonBytesMax);
-  const bool of_worker = member != nullptr && member->worker_role();
-  if (of_worker) accounts_.AddTraceback(member->index(), stop.traceback());
-  const bool diverged = of_worker && stop.has_diverged();
-  wire::JobEnd end =
-      JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
-  if (diverged) {
-    PutDiverged(stop.diverged(), &end);
-  } else if (member != nullptr) {
-    PutWho(*member, &end);
-  }
-  editor_.End(std::move(end));
+  if (member != nullptr && member->worker_role())
+    accounts_.AddTraceback(member->index(), stop.traceback());
+  outcome_.OnStop(stop, member);
 }
 
 void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
@@ -740,52 +694,19 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
 
 void CoordinatorCore::Keep(absl::Time now, Effects* effects) {
   if (!kept_.Has("job")) {
-    coordinator::JobState job;
-    job.set_job(options_.job);
-    job.set_run(options_.run);
-    job.set_config_hash(options_.config_hash);
-    *job.mutable_build() = options_.build;
-    job.set_protocol(options_.protocol);
-    if (options_.resume != nullptr) *job.mutable_resume() = *options_.resume;
-    job.set_resume_sha256(options_.resume_sha256);
-    job.set_resume_folder(options_.resume_folder);
-    kept_.Put("job", job);
+    KeepJob({.job = options_.job,
+             .run = options_.run,
+             .config_hash = options_.config_hash,
+             .build = options_.build,
+             .protocol = options_.protocol,
+             .resume = options_.resume,
+             .resume_sha256 = options_.resume_sha256,
+             .resume_folder = options_.resume_folder},
+            &kept_);
   }
   parts_.Keep(now, &kept_);
   std::vector<StateChange> changes = kept_.TakeChanges();
   std::move(changes.begin(), changes.end(), std::back_inserter(effects->state));
-}
-
-absl::StatusOr<CoordinatorCore::Kept> CoordinatorCore::KeptIn(
-    const CoordinatorState& state) {
-  const StateReader reader(state);
-  coordinator::JobState job;
-  if (!reader.Has("job")) return reader.Broken("job", "it is not there");
-  SL_RETURN_IF_ERROR(reader.Read("job", &job));
-  Kept kept = {.job = job.job(),
-               .run = job.run(),
-               .config_hash = job.config_hash(),
-               .build = job.build(),
-               .protocol = job.protocol(),
-               .formed = reader.Has("view"),
-               .ended = false,
-               .resume = nullptr,
-               .resume_sha256 = job.resume_sha256(),
-               .resume_folder = job.resume_folder()};
-  if (job.has_resume())
-    kept.resume = std::make_shared<const checkpoint::Manifest>(job.resume());
-  // Perhaps of another version. An end is in changes, too.
-  wire::View view;
-  SL_RETURN_IF_ERROR(reader.Read("view", &view));
-  kept.ended = view.has_end();
-  kept.end = view.end();
-  SL_RETURN_IF_ERROR(reader.ReadAll<wire::ViewChange>(
-      "change", [&](uint64_t, const wire::ViewChange& change) {
-        if (change.has_end()) kept.end = change.end();
-        kept.ended |= change.has_end();
-        return absl::OkStatus();
-      }));
-  return kept;
 }
 
 absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
@@ -838,18 +759,6 @@ run::Summary CoordinatorCore::Summary() const {
   parts_.PutSummary(&summary);
   if (options_.resume != nullptr)
     *summary.mutable_resumed_from() = ResumedFrom(options_);
-  const wire::JobEnd& end = view().end();
-  summary.set_state(wire::JobState_Name(state()));
-  summary.set_cause(wire::JobEnd::Cause_Name(end.cause()));
-  summary.set_reason(end.reason());
-  if (end.cause() == wire::JobEnd::DIVERGED)
-    summary.set_diverged_at_step(end.clock());
-  for (const int32_t server : end.server())
-    summary.add_about(absl::StrCat("server ", server));
-  for (const int32_t worker : end.worker())
-    summary.add_about(absl::StrCat("worker ", worker));
-  for (const int32_t shard : end.shard())
-    summary.add_about(absl::StrCat("shard ", shard));
   return summary;
 }
 

@@ -75,6 +75,7 @@
 #include "server/coordinator/hold_ups.h"
 #include "server/coordinator/inspections.h"
 #include "server/coordinator/job_outcome.h"
+#include "server/coordinator/kept_job.h"
 #include "server/coordinator/kept_view.h"
 #include "server/coordinator/member_accounts.h"
 #include "server/coordinator/membership.h"
@@ -155,28 +156,11 @@ class CoordinatorCore {
 
   void Start(absl::Time now);
   // Instead of Start(): goes on with the job that another coordinator has left,
-  // with the options that it had. What it kept is all there is: whatever it had
-  // said to anybody holds. DataLoss names the key that is broken; then this
-  // core is of no use.
+  // with the options that it had (KeptJobIn()). What it kept is all there is:
+  // whatever it had said to anybody holds. DataLoss names the key that is
+  // broken; then this core is of no use.
   absl::Status Recover(const CoordinatorState& state, absl::Time now,
                        Effects* effects);
-  // What options the coordinator had that has left this.
-  struct Kept {
-    std::string job;
-    uint64_t run = 0;
-    std::string config_hash;
-    wire::Build build;
-    int protocol = 0;
-    bool formed = false;  // All had joined: it ran, and perhaps has ended.
-    bool ended = false;
-    wire::JobEnd end = {};  // If it has.
-    // As in Options.
-    std::shared_ptr<const checkpoint::Manifest> resume;
-    std::string resume_sha256;
-    std::string resume_folder;
-  };
-  // DataLoss: as of Recover().
-  static absl::StatusOr<Kept> KeptIn(const CoordinatorState& state);
   void OnMessage(const PeerId& from, const Message& message, absl::Time now,
                  Effects* effects);
   // Lets leases and deadlines run out. Call it at NextWakeup() or later, after

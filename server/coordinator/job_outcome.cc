@@ -7,12 +7,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/stop_rules.h"
+#include "common/cut.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
 namespace {
+
+constexpr size_t kStopReasonBytesMax = 1024;
+constexpr int kCulpritsMax = 256;
+
+// What a worker says of its training.
+void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
+  end->set_clock(std::clamp<Clock>(diverged.clock(), 0, kClockMax));
+  for (const int32_t worker : diverged.worker()) {
+    if (worker < 0 || end->worker_size() == kCulpritsMax) continue;
+    end->add_worker(worker);
+  }
+}
 
 // What was not measured meets no rule.
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -22,6 +35,22 @@ double TestLossOf(const run::MetricRecord& evaluation) {
 }
 double TestAccuracyOf(const run::MetricRecord& evaluation) {
   return evaluation.has_accuracy() ? evaluation.accuracy() : kNone;
+}
+
+// How the job has ended, and whom that is about.
+void PutEnd(const wire::View& view, run::Summary* summary) {
+  const wire::JobEnd& end = view.end();
+  summary->set_state(wire::JobState_Name(view.state()));
+  summary->set_cause(wire::JobEnd::Cause_Name(end.cause()));
+  summary->set_reason(end.reason());
+  if (end.cause() == wire::JobEnd::DIVERGED)
+    summary->set_diverged_at_step(end.clock());
+  for (const int32_t server : end.server())
+    summary->add_about(absl::StrCat("server ", server));
+  for (const int32_t worker : end.worker())
+    summary->add_about(absl::StrCat("worker ", worker));
+  for (const int32_t shard : end.shard())
+    summary->add_about(absl::StrCat("shard ", shard));
 }
 
 // To a Result or a Summary.
@@ -80,6 +109,20 @@ void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
     trained_[record.rank()] = record;
   effects->records.push_back(record);
   if (record.kind() == run::MetricRecord::EVAL) StopIfRuleMet(record);
+}
+
+void JobOutcome::OnStop(const wire::Stop& stop, const Member* member) {
+  const std::string why = Cut(stop.reason(), kStopReasonBytesMax);
+  const bool diverged =
+      member != nullptr && member->worker_role() && stop.has_diverged();
+  wire::JobEnd end =
+      JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
+  if (diverged) {
+    PutDiverged(stop.diverged(), &end);
+  } else if (member != nullptr) {
+    PutWho(*member, &end);
+  }
+  editor_->End(std::move(end));
 }
 
 // ---- Stop rules -------------------------------------------------------------
@@ -264,6 +307,7 @@ void JobOutcome::PutSummary(run::Summary* summary) const {
   summary->set_data(data_);
   summary->set_data_hash(data_hash_);
   summary->set_stopped(stopped_early_.empty() ? stopped_ : stopped_early_);
+  PutEnd(editor_->view(), summary);
 }
 
 }  // namespace slackline

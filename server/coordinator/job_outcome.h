@@ -64,6 +64,9 @@ class JobOutcome : public CoordinatorPart {
   void OnRecord(run::MetricRecord record, absl::Time now,
                 CoordinatorEffects* effects);
   void OnResult(const run::Result& result) { result_ = result; }
+  // Ends the job: a user wants it, or `member`, whose training has come to
+  // nothing, perhaps; nullptr: a user.
+  void OnStop(const wire::Stop& stop, const Member* member);
   // No worker has steps left to do. The job goes on until all of them are done.
   void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
   // A worker is done, or has brought its result.

@@ -1,8 +1,10 @@
 #include "server/coordinator/membership.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/bounds.h"
 #include "common/config/config_difference.h"
@@ -14,6 +16,18 @@
 
 namespace slackline {
 namespace {
+
+// Of one heartbeat; members send a quarter of it.
+constexpr int kRecordsMax = 1024;
+constexpr size_t kModelHashBytesMax = 64;
+
+bool HasBadValues(const run::MetricRecord& record) {
+  return static_cast<size_t>(record.value_size()) > kMetricValuesMax ||
+         absl::c_any_of(record.value(), [](const auto& value) {
+           return value.first.size() > kMetricNameBytesMax ||
+                  !std::isfinite(value.second);
+         });
+}
 
 std::string SamplingText(const wire::JoinRequest& join) {
   if (!join.has_elastic()) return "static sampling";
@@ -578,6 +592,28 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   name_checkpoint(member);
   answer.joined = &member;
   return say(wire::OK, "");
+}
+
+std::vector<run::MetricRecord> Membership::TakeRecords(
+    const wire::Heartbeat& heartbeat, Member* worker) {
+  std::vector<run::MetricRecord> records;
+  const int count = std::min(heartbeat.record_size(), kRecordsMax);
+  for (int i = 0; i < count; ++i) {
+    if (heartbeat.first_record() + i != worker->records_acked) continue;
+    ++worker->records_acked;
+    changed_.insert(worker->incarnation);
+    run::MetricRecord record = heartbeat.record(i);
+    if (record.kind() != run::MetricRecord::TRAIN &&
+        record.kind() != run::MetricRecord::EVAL) {
+      continue;  // Of no version that we know.
+    }
+    record.set_rank(worker->index());
+    record.set_model_sha256(Cut(record.model_sha256(), kModelHashBytesMax));
+    record.DiscardUnknownFields();
+    if (HasBadValues(record)) record.clear_value();
+    records.push_back(std::move(record));
+  }
+  return records;
 }
 
 // ---- Reports ----------------------------------------------------------------

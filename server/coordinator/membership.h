@@ -197,9 +197,12 @@ class Membership : public CoordinatorPart {
   // this coordinator.
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
-  // The member has said something that is to be kept. What it says of its state
-  // all the time is kept now and then.
-  void NoteAcked(const Member& member) { changed_.insert(member.incarnation); }
+  // The records of a worker's heartbeat that it has not sent before, without
+  // what cannot be; from now on they are acknowledged. What is beyond a bound
+  // comes again.
+  std::vector<run::MetricRecord> TakeRecords(const wire::Heartbeat& heartbeat,
+                                             Member* worker);
+  // The member has said something of its state, which is kept now and then.
   void NoteStats(const Member& member, absl::Time now) {
     if (now - member.kept_at >= kStatsKeptEvery)
       changed_.insert(member.incarnation);
