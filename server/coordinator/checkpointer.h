@@ -31,6 +31,7 @@
 #include "proto/control.pb.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/best_evaluation.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/membership.h"
@@ -156,12 +157,8 @@ class Checkpointer : public CoordinatorPart {
   absl::Status MayBegin() const;
   // Empty, or who wants one now and why.
   std::string WhyDue(absl::Time now);
-  bool IsBest(double value) const;
-  // There is a checkpoint of that clock or a later one.
-  bool IsThereFrom(Clock clock) const;
-  // The present one has failed: if it would have been the one for the best
-  // evaluation, the next one is due some time later.
-  void OnFailed(absl::Time now);
+  // Of the last one that is whole; -1: there is none.
+  Clock LastClock() const;
   bool AllHaveComeTo(Clock clock);
   // The clock of the present cut for this worker; 0: the cut is without it.
   Clock CutOf(int32_t rank) const;
@@ -220,16 +217,7 @@ class Checkpointer : public CoordinatorPart {
   // Users' do not wait.
   absl::Time rests_until_ = absl::InfinitePast();
 
-  // With best_by. Without a folder: the evaluation alone.
-  bool keeps_best_ = false;
-  std::optional<run::BestCheckpoint> best_evaluation_;
-  bool best_is_of_earlier_run_ = false;
-  // No checkpoint of that or a later clock yet.
-  std::optional<Clock> best_due_;
-  // Not before that, since one has failed; in the past: none has.
-  absl::Time best_due_at_ = absl::InfinitePast();
-  bool warned_of_measure_ = false;
-  run::BestCheckpoint best_;  // Without a folder: there is none yet.
+  BestEvaluation best_;
 
   // The present one.
   absl::Time wanted_at_;
@@ -238,7 +226,6 @@ class Checkpointer : public CoordinatorPart {
   // By index and thread of the server; of the chief by rank, and thread 0.
   std::map<std::pair<int32_t, int32_t>, Part> parts_;
   std::map<int32_t, Kept> kept_;  // By rank; of those who are there.
-  int here_ = 0;                  // Of both.
   // In awake time: of the cut, or a part of it, or a worker that has yet to
   // come to it.
   absl::Time heard_;
@@ -246,8 +233,8 @@ class Checkpointer : public CoordinatorPart {
   absl::Time completing_since_;  // In awake time: when the driver was given it.
   absl::Duration say_hung_after_;  // The time since then at which it is said.
   std::string last_failure_;  // Empty: the last one that was over is there.
-  std::string failure_;       // Of a part.
-  bool server_lost_ = false;  // Is the failure; the next one may be whole.
+  // Why the present one cannot be whole. Unavailable: the next one may be.
+  absl::Status failure_;
 
   run::CheckpointRecord last_;  // Completed one.
   int32_t completed_ = 0;
