@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
 // The checkpoint that a recovered job begins with; nullptr: none. One that runs
 // needs it no more, and a server that joins it begins empty.
 absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenKept(
-    const CoordinatorCore::Kept& job) {
+    const KeptJob& job) {
   if (job.resume == nullptr || job.formed) return nullptr;
   absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
       StoredCheckpoint::Open(job.resume_folder);

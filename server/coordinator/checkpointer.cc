@@ -19,8 +19,6 @@ namespace {
 constexpr size_t kStateNameBytesMax = 256;
 constexpr size_t kErrorBytesMax = 1024;
 constexpr int64_t kPartBytesMax = int64_t{1} << 60;
-// A full disk should not be tried for the best checkpoint all the time.
-constexpr absl::Duration kBestAgainAfter = absl::Seconds(10);
 // A disk that has not completed a checkpoint for so long is said to hang, and
 // again whenever it has taken twice as long.
 constexpr absl::Duration kHungAfter = absl::Seconds(10);
@@ -68,15 +66,14 @@ Clock StrideOf(const config::Checkpoint& config, const wire::View& view) {
 }  // namespace
 
 Checkpointer::Checkpointer(Options options, const Membership* members,
-                           ModeControl* modes, ViewEditor* editor)
+                           const JobOutcome* outcome, ModeControl* modes,
+                           ViewEditor* editor)
     : options_(std::move(options)),
       members_(members),
+      outcome_(outcome),
       modes_(modes),
       editor_(editor),
-      keeps_best_(options_.config.has_best_by() && !options_.root.empty()),
-      best_evaluation_(options_.best),
-      best_is_of_earlier_run_(options_.best.has_value()),
-      best_(options_.best.value_or(run::BestCheckpoint())) {}
+      best_(options_.config, !options_.root.empty(), options_.best) {}
 
 // ---- When one is taken ------------------------------------------------------
 
@@ -91,11 +88,16 @@ absl::Status Checkpointer::MayBegin() const {
   return modes_->MayCut();
 }
 
-void Checkpointer::OnRunning(const std::string& data,
-                             const std::string& data_hash, Clock begins_at,
-                             absl::Time now, CoordinatorEffects* effects) {
-  data_ = data;
-  data_hash_ = data_hash;
+void Checkpointer::OnGone(const Departure& gone, CoordinatorEffects*) {
+  if (!editor_->running()) return;
+  news_ = true;
+  const Member& member = gone.member;
+  if (!member.worker_role() && editor_->OwnsShards(member.index()))
+    OnServerLost(gone.sentence);
+}
+
+void Checkpointer::OnRunning(const Moment& moment,
+                             CoordinatorEffects* effects) {
   const config::Checkpoint& config = options_.config;
   stride_ = StrideOf(config, editor_->view());
   if (stride_ == 0 && !config.has_every_seconds() && !config.has_best_by())
@@ -104,13 +106,13 @@ void Checkpointer::OnRunning(const std::string& data,
                      modes_->follows_given_delays();
   if (never) {
     stride_ = 0;
-    keeps_best_ = false;
+    best_.Stop();
     effects->warnings.push_back(
         absl::StrCat("no checkpoints are taken, which the config asks for: ",
                      MayBegin().message()));
     return;
   }
-  Schedule(begins_at, now);
+  Schedule(editor_->view().begins_at(), moment.now);
 }
 
 void Checkpointer::Schedule(Clock clock, absl::Time now) {
@@ -158,11 +160,7 @@ bool Checkpointer::AllHaveComeTo(Clock clock) {
 std::string Checkpointer::WhyDue(absl::Time now) {
   if (!callers_.empty()) return "asked for by a user";
   if (now < rests_until_) return "";
-  if (best_due_.has_value() && now >= best_due_at_) {
-    return absl::StrCat("the evaluation of step ", *best_due_,
-                        " is the best so far: ", best_evaluation_->measure(),
-                        " ", best_evaluation_->value());
-  }
+  if (std::string why = best_.WhyDue(now); !why.empty()) return why;
   if (now >= due_time_) {
     return absl::StrCat("due every ", options_.config.every_seconds(), " s");
   }
@@ -185,7 +183,7 @@ void Checkpointer::BeginIfDue(absl::Time now) {
       slowest = std::min<Clock>(slowest, worker->worker.clock());
   }
   came_ = false;
-  best_due_.reset();
+  best_.ClearDue();
   if (const absl::Status may = MayBegin(); !may.ok()) {
     Schedule(slowest, now);
     return AnswerAll(cut_ + 1, may);
@@ -210,12 +208,15 @@ absl::Status Checkpointer::Ask(const Caller& caller) {
   return absl::OkStatus();
 }
 
+WakeUp Checkpointer::NextWakeUp() const {
+  if (!editor_->running()) return {};
+  return {.at = NextDue(), .awake = NextDueAwake()};
+}
+
 absl::Time Checkpointer::NextDue() const {
   if (state_ != State::kIdle) return absl::InfiniteFuture();
   if (rests_until_ != absl::InfinitePast()) return rests_until_;
-  const bool again =
-      best_due_.has_value() && best_due_at_ != absl::InfinitePast();
-  return again ? std::min(due_time_, best_due_at_) : due_time_;
+  return std::min(due_time_, best_.NextDue());
 }
 
 absl::Time Checkpointer::GivesUpAt() const {
@@ -228,67 +229,23 @@ absl::Time Checkpointer::NextDueAwake() const {
                                       : GivesUpAt();
 }
 
-// ---- The best one -----------------------------------------------------------
-
-bool Checkpointer::IsBest(double value) const {
-  if (!best_evaluation_.has_value()) return true;
-  const double best = best_evaluation_->value();
-  // A run that goes on may do the same evaluation anew.
-  if (best_is_of_earlier_run_ && value == best) return true;
-  return options_.config.best_by() == config::Checkpoint::LOSS ? value < best
-                                                               : value > best;
-}
-
-bool Checkpointer::IsThereFrom(Clock clock) const {
-  return completed_ > 0 && last_.clock() >= clock;
-}
-
-void Checkpointer::OnFailed(absl::Time now) {
-  // That of an earlier run has its checkpoint.
-  if (!best_evaluation_.has_value() || best_is_of_earlier_run_ ||
-      IsThereFrom(best_evaluation_->evaluated_at())) {
-    return;
-  }
-  best_due_ = best_evaluation_->evaluated_at();
-  best_due_at_ = now + kBestAgainAfter;
+Clock Checkpointer::LastClock() const {
+  return completed_ > 0 ? last_.clock() : -1;
 }
 
 void Checkpointer::OnEvaluation(const run::MetricRecord& evaluation,
                                 CoordinatorEffects* effects) {
-  if (!keeps_best_ || evaluation.step() < 0 || evaluation.step() > kClockMax)
-    return;
-  const bool by_loss = options_.config.best_by() == config::Checkpoint::LOSS;
-  if (by_loss ? !evaluation.has_loss() : !evaluation.has_accuracy()) {
-    if (std::exchange(warned_of_measure_, true)) return;
-    return effects->warnings.push_back(absl::StrCat(
-        "checkpoint.best_by is ", by_loss ? "LOSS" : "ACCURACY",
-        ", and the evaluation of step ", evaluation.step(), " has no ",
-        by_loss ? "loss" : "accuracy", "; no checkpoint is kept for it: take ",
-        by_loss ? "ACCURACY" : "LOSS", ", or have it measured"));
-  }
-  const double value = by_loss ? evaluation.loss() : evaluation.accuracy();
-  if (!std::isfinite(value) || !IsBest(value)) return;
-  best_is_of_earlier_run_ = false;
-  best_evaluation_.emplace();
-  best_evaluation_->set_evaluated_at(evaluation.step());
-  best_evaluation_->set_measure(by_loss ? "loss" : "accuracy");
-  best_evaluation_->set_value(value);
-  effects->best = best_evaluation_;
-  const bool has_clock =
+  const bool comes =
       state_ == State::kCollecting || state_ == State::kCompleting;
-  const bool comes = has_clock && manifest_.clock() >= evaluation.step();
-  best_due_.reset();
-  best_due_at_ = absl::InfinitePast();
-  if (!comes && !IsThereFrom(evaluation.step())) best_due_ = evaluation.step();
+  best_.OnEvaluation(
+      evaluation,
+      comes ? std::max<Clock>(manifest_.clock(), LastClock()) : LastClock(),
+      effects);
 }
 
 void Checkpointer::OnBest(const run::BestCheckpoint& best,
                           CoordinatorEffects* effects) {
-  best_ = best;
-  effects->log.push_back(absl::StrCat(
-      "checkpoint: the one of step ", best.clock(),
-      " is the nearest to the best evaluation so far, ", best.measure(), " ",
-      best.value(), " at step ", best.evaluated_at()));
+  best_.OnBest(best, effects);
 }
 
 // ---- Its parts --------------------------------------------------------------
@@ -306,11 +263,10 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
   cut_ = cut.number();
   state_ = State::kCollecting;
   heard_ = awake_now;
-  failure_.clear();
-  server_lost_ = false;
+  failure_ = absl::OkStatus();
   manifest_ = options_.manifest;
-  manifest_.set_data(data_);
-  manifest_.set_data_hash(data_hash_);
+  manifest_.set_data(outcome_->data());
+  manifest_.set_data_hash(outcome_->data_hash());
   manifest_.set_steps_total(view.steps_total());
   manifest_.set_steps_per_epoch(view.steps_per_epoch());
   manifest_.set_seconds(seconds);
@@ -328,8 +284,7 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
     *kept.mutable_shape() = table.shape();
     *kept.mutable_optimizer() = table.optimizer();
   }
-  if (best_due_.has_value() && manifest_.clock() >= *best_due_)
-    best_due_.reset();
+  best_.OnCut(manifest_.clock());
   ExpectParts();
   if (stride_ == 0) return;
   // It is later than the workers were when it was wanted.
@@ -341,7 +296,6 @@ void Checkpointer::ExpectParts() {
   const wire::View& view = editor_->view();
   parts_.clear();
   kept_.clear();
-  here_ = 0;
   for (const wire::WorkerMember& worker : view.worker()) {
     // Of one that has no step left there is nothing to go on with, and its
     // program may take its time before it could say more.
@@ -438,28 +392,26 @@ void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
   if (expected.here || expected.incarnation != member.incarnation) return;
   news_ = true;
   if (!part.has_part()) {
-    failure_ =
+    failure_ = absl::AbortedError(
         absl::StrCat(Describe(member), " could not write its part: ",
                      part.error().empty() ? "without a reason"
-                                          : Cut(part.error(), kErrorBytesMax));
+                                          : Cut(part.error(), kErrorBytesMax)));
     return;
   }
   if (const std::string unfit = WhyUnfit(expected, part.part());
       !unfit.empty()) {
-    failure_ = absl::StrCat(Describe(member), " ", unfit);
+    failure_ = absl::AbortedError(absl::StrCat(Describe(member), " ", unfit));
     return;
   }
   expected.here = true;
   expected.part = part.part();
   expected.part.DiscardUnknownFields();
-  ++here_;
   heard_ = awake_now;
 }
 
 void Checkpointer::OnServerLost(const std::string& sentence) {
   if (state_ != State::kCollecting || editor_->view().cut().by_worker()) return;
-  failure_ = sentence;
-  server_lost_ = true;
+  failure_ = absl::UnavailableError(sentence);
   news_ = true;
 }
 
@@ -472,20 +424,19 @@ void Checkpointer::OnKept(const Member& member, const wire::CutPart& part,
   if (expected.here || expected.incarnation != member.incarnation) return;
   news_ = true;
   if (!part.has_kept()) {
-    failure_ = absl::StrCat(Describe(member), " could not keep its state: ",
-                            part.kept_error().empty()
-                                ? "without a reason"
-                                : Cut(part.kept_error(), kErrorBytesMax));
+    failure_ = absl::AbortedError(absl::StrCat(
+        Describe(member), " could not keep its state: ",
+        part.kept_error().empty() ? "without a reason"
+                                  : Cut(part.kept_error(), kErrorBytesMax)));
     return;
   }
   if (const std::string unfit = WhyUnfit(member, part.kept()); !unfit.empty()) {
-    failure_ = absl::StrCat(Describe(member), " ", unfit);
+    failure_ = absl::AbortedError(absl::StrCat(Describe(member), " ", unfit));
     return;
   }
   expected.here = true;
   expected.kept = part.kept();
   expected.kept.DiscardUnknownFields();
-  ++here_;
   heard_ = awake_now;
 }
 
@@ -505,7 +456,7 @@ std::vector<std::string> Checkpointer::Missing() const {
 }
 
 std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
-  if (!failure_.empty()) return failure_;
+  if (!failure_.ok()) return std::string(failure_.message());
   const wire::View& view = editor_->view();
   if (view.cut().by_worker()) {
     if (parts_.empty()) return "there is no worker that could write it";
@@ -543,18 +494,27 @@ std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
       ": look at the logs there, or raise limits { save_timeout_ms: ... }");
 }
 
-bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
-                           CoordinatorEffects* effects) {
+bool Checkpointer::Advance(const Moment& moment, CoordinatorEffects* effects) {
   if (!editor_->running()) return false;
+  const size_t answers = answers_.size();
+  const bool done = AdvancePresent(moment.now, moment.awake, effects);
+  FollowCut(moment.seconds, moment.awake);
+  // The Suspension, which comes before this part, takes its answer in this
+  // event: what is left at the end of it, users are sent.
+  return done || answers_.size() > answers;
+}
+
+bool Checkpointer::AdvancePresent(absl::Time now, absl::Time awake_now,
+                                  CoordinatorEffects* effects) {
   bool done = false;
   if (std::exchange(comes_nearer_, false)) heard_ = awake_now;
   if (state_ == State::kCollecting &&
       (std::exchange(news_, false) || awake_now >= GivesUpAt())) {
     if (const std::string why = WhyNoneComes(awake_now); !why.empty()) {
       effects->warnings.push_back(GiveUp(why, effects));
-      OnFailed(now);
+      best_.OnFailed(LastClock(), now);
       done = true;
-    } else if (here_ == static_cast<int>(parts_.size() + kept_.size())) {
+    } else if (Missing().empty()) {
       Complete(awake_now, effects);
       done = true;
     }
@@ -592,7 +552,6 @@ void Checkpointer::Complete(absl::Time awake_now, CoordinatorEffects* effects) {
   }
   parts_.clear();
   kept_.clear();
-  here_ = 0;
   state_ = State::kCompleting;
   completing_since_ = awake_now;
   say_hung_after_ = kHungAfter;
@@ -609,10 +568,9 @@ std::string Checkpointer::GiveUp(const std::string& why,
   effects->give_up = cut_;
   parts_.clear();
   kept_.clear();
-  here_ = 0;
   state_ = State::kIdle;
-  AnswerAll(cut_, server_lost_ ? absl::UnavailableError(text)
-                               : absl::AbortedError(text));
+  AnswerAll(cut_, absl::IsUnavailable(failure_) ? absl::UnavailableError(text)
+                                                : absl::AbortedError(text));
   modes_->CutDone();
   return text;
 }
@@ -624,7 +582,7 @@ void Checkpointer::OnCompleted(int32_t cut,
   if (!folder.ok()) {
     effects->warnings.push_back(
         GiveUp(std::string(folder.status().message()), effects));
-    return OnFailed(now);
+    return best_.OnFailed(LastClock(), now);
   }
   state_ = State::kIdle;
   ++completed_;
@@ -641,7 +599,7 @@ void Checkpointer::OnCompleted(int32_t cut,
   AnswerAll(cut_, text);
 }
 
-void Checkpointer::OnEnded(CoordinatorEffects* effects) {
+void Checkpointer::OnEnded(const Moment&, CoordinatorEffects* effects) {
   const std::string why = "the job has ended before it was there";
   if (state_ == State::kCollecting)
     effects->log.push_back(GiveUp(why, effects));
@@ -680,7 +638,7 @@ std::optional<absl::StatusOr<std::string>> Checkpointer::TakeAnswerTo(
 
 // ---- For the next coordinator -----------------------------------------------
 
-coordinator::CheckpointsState Checkpointer::Keep() const {
+coordinator::CheckpointsState Checkpointer::ToKeep() const {
   coordinator::CheckpointsState state;
   state.set_under_way(state_ != State::kIdle);
   state.set_has_clocks(state_ == State::kCollecting ||
@@ -688,12 +646,7 @@ coordinator::CheckpointsState Checkpointer::Keep() const {
   state.set_cut(cut_);
   state.set_clock(manifest_.clock());
   state.set_due_clock(due_clock_);
-  state.set_keeps_best(keeps_best_);
-  if (best_evaluation_.has_value())
-    *state.mutable_best_evaluation() = *best_evaluation_;
-  state.set_best_is_of_earlier_run(best_is_of_earlier_run_);
-  if (best_due_.has_value()) state.set_best_due(*best_due_);
-  *state.mutable_best() = best_;
+  best_.Keep(&state);
   *state.mutable_last() = last_;
   state.set_completed(completed_);
   state.set_failed(failed_);
@@ -701,18 +654,14 @@ coordinator::CheckpointsState Checkpointer::Keep() const {
   return state;
 }
 
-void Checkpointer::Load(const coordinator::CheckpointsState& state,
-                        const std::string& data, const std::string& data_hash,
-                        absl::Time now) {
-  data_ = data;
-  data_hash_ = data_hash;
+void Checkpointer::Restore(const coordinator::CheckpointsState& state,
+                           absl::Time now) {
   if (state.under_way()) {
     state_ = state.has_clocks() ? State::kCollecting : State::kWanted;
     wanted_at_ = now;
   }
   if (state.has_clocks()) {
-    failure_ = kCoordinatorLost;
-    server_lost_ = true;
+    failure_ = absl::UnavailableError(kCoordinatorLost);
     news_ = true;
   }
   cut_ = state.cut();
@@ -726,12 +675,7 @@ void Checkpointer::Load(const coordinator::CheckpointsState& state,
   }
   due_clock_ = state.due_clock();
   came_ = true;  // Somebody may have.
-  keeps_best_ = keeps_best_ && state.keeps_best();
-  best_evaluation_.reset();
-  if (state.has_best_evaluation()) best_evaluation_ = state.best_evaluation();
-  best_is_of_earlier_run_ = state.best_is_of_earlier_run();
-  if (state.has_best_due()) best_due_ = state.best_due();
-  best_ = state.best();
+  best_.Load(state);
   last_ = state.last();
   completed_ = state.completed();
   failed_ = state.failed();
@@ -740,10 +684,11 @@ void Checkpointer::Load(const coordinator::CheckpointsState& state,
 
 // ---- Reports ----------------------------------------------------------------
 
-void Checkpointer::PutStatus(absl::Time awake_now,
+void Checkpointer::PutStatus(const StatusQuestion& question,
                              wire::StatusReply* status) const {
   if (completed_ > 0) *status->mutable_last_checkpoint() = last_;
-  if (!best_.folder().empty()) *status->mutable_best_checkpoint() = best_;
+  if (best_.checkpoint() != nullptr)
+    *status->mutable_best_checkpoint() = *best_.checkpoint();
   status->set_checkpoint_failed(last_failure_);
   switch (state_) {
     case State::kIdle:
@@ -754,14 +699,16 @@ void Checkpointer::PutStatus(absl::Time awake_now,
               ? "the workers agree on its steps"
               : "it waits until shards that move have come, or the mode has "
                 "changed");
-    case State::kCollecting:
-      return status->set_checkpoint(
-          absl::StrCat("step ", manifest_.clock(), ": ", here_, " of ",
-                       parts_.size() + kept_.size(), " parts are written; ",
-                       SomeNames(Missing()), " to come"));
+    case State::kCollecting: {
+      const std::vector<std::string> missing = Missing();
+      const size_t all = parts_.size() + kept_.size();
+      return status->set_checkpoint(absl::StrCat(
+          "step ", manifest_.clock(), ": ", all - missing.size(), " of ", all,
+          " parts are written; ", SomeNames(missing), " to come"));
+    }
     case State::kCompleting:
-      if (awake_now - completing_since_ >= kHungAfter)
-        return status->set_checkpoint(HungText(awake_now));
+      if (question.moment.awake - completing_since_ >= kHungAfter)
+        return status->set_checkpoint(HungText(question.moment.awake));
       return status->set_checkpoint(
           absl::StrCat("step ", manifest_.clock(),
                        ": all parts are written; its folder gets its name"));
@@ -770,7 +717,8 @@ void Checkpointer::PutStatus(absl::Time awake_now,
 
 void Checkpointer::PutSummary(run::Summary* summary) const {
   if (completed_ > 0) *summary->mutable_last_checkpoint() = last_;
-  if (!best_.folder().empty()) *summary->mutable_best_checkpoint() = best_;
+  if (best_.checkpoint() != nullptr)
+    *summary->mutable_best_checkpoint() = *best_.checkpoint();
   summary->set_checkpoints(completed_);
   summary->set_checkpoints_failed(failed_);
 }

@@ -31,14 +31,17 @@
 #include "proto/control.pb.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/best_evaluation.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/job_outcome.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Checkpointer {
+class Checkpointer : public CoordinatorPart {
  public:
   struct Options {
     config::Checkpoint config;
@@ -62,13 +65,16 @@ class Checkpointer {
   };
   static constexpr size_t kCallersMax = 64;
 
-  // `members`, `modes` and `editor` outlive it.
-  Checkpointer(Options options, const Membership* members, ModeControl* modes,
+  // All of them outlive it.
+  Checkpointer(Options options, const Membership* members,
+               const JobOutcome* outcome, ModeControl* modes,
                ViewEditor* editor);
 
-  // The job begins to run, from `begins_at` on: the view has its length.
-  void OnRunning(const std::string& data, const std::string& data_hash,
-                 Clock begins_at, absl::Time now, CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
+  void OnJoined(const Member&, CoordinatorEffects*) override { news_ = true; }
+  // If others own the shards of a server now, what shards have of a cut that is
+  // under way does not fit together any more.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
   // that is under way if that has no clocks yet, else of the next one. However
   // often the same call comes, it is one. Else, here and in an Answer, why
@@ -81,11 +87,8 @@ class Checkpointer {
               absl::Time awake_now);
   // A worker has said how far it is.
   void OnWorker(const Member& worker);
-  // One has come or is gone.
-  void NoteMembers() { news_ = true; }
-  // A server with shards is gone, as the sentence says, and others own them
-  // now: what shards have of a cut that is under way does not fit together any
-  // more.
+  // As OnGone(), where a shard was lost on its way to a server that is gone, as
+  // the sentence says.
   void OnServerLost(const std::string& sentence);
   // With config.best_by: one that is better than all before it makes a
   // checkpoint due at once, unless a later one than it is there already.
@@ -97,33 +100,26 @@ class Checkpointer {
   void OnCompleted(int32_t cut, const absl::StatusOr<std::string>& folder,
                    absl::Time now, CoordinatorEffects* effects);
 
-  // Draws the conclusions of an event: before the modes' part does so. True if
-  // what waited for the cut may go on.
-  bool Advance(absl::Time now, absl::Time awake_now,
-               CoordinatorEffects* effects);
-  // Likewise, after that part: the view may have the cut. `seconds`: since the
-  // job began to run, in all of its runs.
-  void FollowCut(double seconds, absl::Time awake_now);
-  // The job has ended. What is on the disk is still completed.
-  void OnEnded(CoordinatorEffects* effects);
+  // True if what waited for the cut may go on, or there are answers. It asks
+  // ModeControl for the cut, and follows when the view has it.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
+  // What is on the disk is still completed.
+  void OnEnded(const Moment& moment, CoordinatorEffects* effects) override;
   std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
   // Of those, the one to this caller.
   std::optional<absl::StatusOr<std::string>> TakeAnswerTo(const Caller& caller);
 
-  // When Advance() has something to do, if nothing happens before: in real
-  // time, and in awake time.
-  absl::Time NextDue() const;
-  absl::Time NextDueAwake() const;
+  WakeUp NextWakeUp() const override;
 
   // For the next coordinator, of a job that runs. A checkpoint that is under
   // way is given up by it, as one that may be whole the next time; users who
   // wait for it ask again. `now`: when it begins.
-  coordinator::CheckpointsState Keep() const;
-  void Load(const coordinator::CheckpointsState& state, const std::string& data,
-            const std::string& data_hash, absl::Time now);
+  coordinator::CheckpointsState ToKeep() const;
+  void Restore(const coordinator::CheckpointsState& state, absl::Time now);
 
-  void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
   // The last one that is whole; nullptr: none was completed.
   const run::CheckpointRecord* last() const {
     return completed_ > 0 ? &last_ : nullptr;
@@ -161,18 +157,19 @@ class Checkpointer {
   absl::Status MayBegin() const;
   // Empty, or who wants one now and why.
   std::string WhyDue(absl::Time now);
-  bool IsBest(double value) const;
-  // There is a checkpoint of that clock or a later one.
-  bool IsThereFrom(Clock clock) const;
-  // The present one has failed: if it would have been the one for the best
-  // evaluation, the next one is due some time later.
-  void OnFailed(absl::Time now);
+  // Of the last one that is whole; -1: there is none.
+  Clock LastClock() const;
   bool AllHaveComeTo(Clock clock);
   // The clock of the present cut for this worker; 0: the cut is without it.
   Clock CutOf(int32_t rank) const;
   // The next one is due as the config says, counted from here.
   void Schedule(Clock clock, absl::Time now);
   void BeginIfDue(absl::Time now);
+  // True if the present one is over, or only the disk is waited for.
+  bool AdvancePresent(absl::Time now, absl::Time awake_now,
+                      CoordinatorEffects* effects);
+  // The view may have the cut, or never get it. `seconds`: as in Moment.
+  void FollowCut(double seconds, absl::Time awake_now);
   void ExpectParts();
   void OnKept(const Member& member, const wire::CutPart& part,
               absl::Time awake_now);
@@ -184,8 +181,12 @@ class Checkpointer {
                        const checkpoint::Part& part) const;
   // Empty, or why the parts that lack do not come.
   std::string WhyNoneComes(absl::Time awake_now);
-  // In awake time.
+  // When the next one is to be begun.
+  absl::Time NextDue() const;
+  // In awake time: when parts that lack are given up, or a disk is said to
+  // hang.
   absl::Time GivesUpAt() const;
+  absl::Time NextDueAwake() const;
   // What the disk has kept the driver from completing, and for how long.
   std::string HungText(absl::Time awake_now) const;
   std::vector<std::string> Missing() const;
@@ -197,6 +198,7 @@ class Checkpointer {
 
   const Options options_;
   const Membership* const members_;
+  const JobOutcome* const outcome_;
   ModeControl* const modes_;
   ViewEditor* const editor_;
 
@@ -215,16 +217,7 @@ class Checkpointer {
   // Users' do not wait.
   absl::Time rests_until_ = absl::InfinitePast();
 
-  // With best_by. Without a folder: the evaluation alone.
-  bool keeps_best_ = false;
-  std::optional<run::BestCheckpoint> best_evaluation_;
-  bool best_is_of_earlier_run_ = false;
-  // No checkpoint of that or a later clock yet.
-  std::optional<Clock> best_due_;
-  // Not before that, since one has failed; in the past: none has.
-  absl::Time best_due_at_ = absl::InfinitePast();
-  bool warned_of_measure_ = false;
-  run::BestCheckpoint best_;  // Without a folder: there is none yet.
+  BestEvaluation best_;
 
   // The present one.
   absl::Time wanted_at_;
@@ -233,7 +226,6 @@ class Checkpointer {
   // By index and thread of the server; of the chief by rank, and thread 0.
   std::map<std::pair<int32_t, int32_t>, Part> parts_;
   std::map<int32_t, Kept> kept_;  // By rank; of those who are there.
-  int here_ = 0;                  // Of both.
   // In awake time: of the cut, or a part of it, or a worker that has yet to
   // come to it.
   absl::Time heard_;
@@ -241,10 +233,9 @@ class Checkpointer {
   absl::Time completing_since_;  // In awake time: when the driver was given it.
   absl::Duration say_hung_after_;  // The time since then at which it is said.
   std::string last_failure_;  // Empty: the last one that was over is there.
-  std::string failure_;       // Of a part.
-  bool server_lost_ = false;  // Is the failure; the next one may be whole.
+  // Why the present one cannot be whole. Unavailable: the next one may be.
+  absl::Status failure_;
 
-  std::string data_, data_hash_;
   run::CheckpointRecord last_;  // Completed one.
   int32_t completed_ = 0;
   int32_t failed_ = 0;

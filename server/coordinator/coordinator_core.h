@@ -10,28 +10,38 @@
 // result. A stop rule that comes true before that ends the job as FINISHED,
 // too.
 //
-// It hands each message to the part that it is for, and after each event lets
-// the parts draw their conclusions, in this order:
+// It hands each message to the part that it is for. What concerns all parts
+// goes over one list of them (part.h): who has come and gone, what follows from
+// an event, the next time to wake up, what the next coordinator has to know,
+// status and summary. After each event they draw their conclusions, one after
+// the other, until nobody has news (PartList::Advance()), in this order:
 //
 // | part | decides |
 // | --- | --- |
 // | Membership | who joins, and whose lease has run out |
-// | LinkCheck | whether those who have joined can connect with each other |
-// | StallWatch | who is heard of, and holds others up for too long |
-// | StragglerWatch | who is slower than others, or than before, and where |
-// | GradientWatch | what the job does about gradients that are not applied |
+// | KeptView | what the next coordinator gets of the view |
+// | Formation | whether the job can begin, and where its workers begin |
+// | MemberAccounts | what the summary says of all members that ever were |
 // | JobOutcome | when the job has come to its end |
-// | Placement | which shard moves where: users, the planner |
-// | Copies | who has copies of which shard; whose a dead server's shards are |
-// | Checkpointer | when a checkpoint is taken, and what of it is there |
 // | Suspension | when a job ends from which it can go on |
+// | Checkpointer | when a checkpoint is taken, and what of it is there |
+// | Placement | which shard moves where: users, the planner |
 // | ModeControl | which mode holds from which clock: config, users, policy |
-// | ViewEditor | one view of all edits of the event, with one number |
-// | ViewFeed | what a member is sent of it: changes, or the whole |
-// | GroupStore, Gathers | whose calls are answered now |
+// | Copies | who has copies of which shard; whose a dead server's shards are |
+// | ExampleLeases | who trains on which examples, with elastic sampling |
+// | HoldUps | who holds others up for too long, and who is slow |
+// | CollectiveCalls | which workers' calls wait for other workers |
 // | Inspections | who is asked what its process does |
-// | LeaseBook | who trains on which examples, with elastic sampling |
-// | KeptState | what is new for the coordinator after this one |
+// | UserCalls | what becomes of users' calls, each carried out once |
+//
+// The order has reasons: a suspension asks for a checkpoint; moves that a user
+// wants are begun before a change of the mode that has to wait for them, but
+// not while a cut is wanted; and a shard that moves gets its copies afterwards.
+//
+// Not in the list, since nobody waits for their conclusions: ViewEditor makes
+// one view of all edits of the event, with one number; ViewFeed says what a
+// member is sent of it, changes or the whole; GradientWatch says what the job
+// does about gradients that are not applied.
 //
 // What members have been told holds even if this coordinator dies: the parts
 // keep what a successor has to know. The rest it learns anew, as from any
@@ -56,24 +66,24 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/checkpointer.h"
+#include "server/coordinator/collective_calls.h"
 #include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
-#include "server/coordinator/gathers.h"
+#include "server/coordinator/example_leases.h"
+#include "server/coordinator/formation.h"
 #include "server/coordinator/gradient_watch.h"
-#include "server/coordinator/group_store.h"
+#include "server/coordinator/hold_ups.h"
 #include "server/coordinator/inspections.h"
 #include "server/coordinator/job_outcome.h"
-#include "server/coordinator/lease_book.h"
-#include "server/coordinator/link_check.h"
+#include "server/coordinator/kept_job.h"
+#include "server/coordinator/kept_view.h"
+#include "server/coordinator/member_accounts.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part_list.h"
 #include "server/coordinator/placement.h"
-#include "server/coordinator/programs.h"
-#include "server/coordinator/run_totals.h"
-#include "server/coordinator/stall_watch.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/stats_check.h"
-#include "server/coordinator/straggler_watch.h"
 #include "server/coordinator/suspension.h"
 #include "server/coordinator/user_calls.h"
 #include "server/coordinator/view_editor.h"
@@ -146,28 +156,11 @@ class CoordinatorCore {
 
   void Start(absl::Time now);
   // Instead of Start(): goes on with the job that another coordinator has left,
-  // with the options that it had. What it kept is all there is: whatever it had
-  // said to anybody holds. DataLoss names the key that is broken; then this
-  // core is of no use.
+  // with the options that it had (KeptJobIn()). What it kept is all there is:
+  // whatever it had said to anybody holds. DataLoss names the key that is
+  // broken; then this core is of no use.
   absl::Status Recover(const CoordinatorState& state, absl::Time now,
                        Effects* effects);
-  // What options the coordinator had that has left this.
-  struct Kept {
-    std::string job;
-    uint64_t run = 0;
-    std::string config_hash;
-    wire::Build build;
-    int protocol = 0;
-    bool formed = false;  // All had joined: it ran, and perhaps has ended.
-    bool ended = false;
-    wire::JobEnd end = {};  // If it has.
-    // As in Options.
-    std::shared_ptr<const checkpoint::Manifest> resume;
-    std::string resume_sha256;
-    std::string resume_folder;
-  };
-  // DataLoss: as of Recover().
-  static absl::StatusOr<Kept> KeptIn(const CoordinatorState& state);
   void OnMessage(const PeerId& from, const Message& message, absl::Time now,
                  Effects* effects);
   // Lets leases and deadlines run out. Call it at NextWakeup() or later, after
@@ -219,15 +212,11 @@ class CoordinatorCore {
   Sizes sizes() const;
 
  private:
-  // Loads all parts.
-  absl::Status Load(const StateReader& reader, absl::Time now,
-                    Effects* effects);
-  absl::Status LoadView(const StateReader& reader);
+  Moment At(absl::Time now) const;
   // As StatusReply.epoch.
   int64_t EpochOfNewcomer() const;
   // What the event has changed.
-  void Keep(ViewEditor::Committed committed, absl::Time now, Effects* effects);
-  void KeepView(ViewEditor::Committed committed);
+  void Keep(absl::Time now, Effects* effects);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
@@ -254,78 +243,55 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
-  // All have joined. Whether all can connect with each other, too.
-  bool LinksAreThere(absl::Time now, Effects* effects);
-  // When a job that forms is given up, in awake time.
-  absl::Time GivesUpFormingAt() const;
   // When every living member had time to hear that the job has ended, in awake
   // time. InfiniteFuture: it has not ended.
   absl::Time KnownBy() const;
   // And when the answers are here that a user waits for: a lease may be shorter
   // than what it takes to write down a timeline.
   absl::Time OverBy() const;
-  // It is too late for it to form: says who is missing.
-  wire::JobEnd NotFormed(absl::Time now) const;
-  // The view of a job that goes on from a checkpoint, or its end if it cannot.
-  void GoOnFromCheckpoint(Effects* effects);
-  // Empty, or why the tables and steps of this job do not fit its delays, which
-  // hold from that clock on. Says what it takes to keep to them.
-  std::string WhyDelaysUnfit(Clock from, Effects* effects) const;
   // Removes who holds others up, and ends the job if no worker can go on. Looks
   // at all workers, a few times in the time between two heartbeats of one.
   void EndStalls(absl::Time now, Effects* effects);
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
               Effects* effects);
-  // The server is no member any more; `sentence` says why.
-  void OnServerGone(const Member& server, const std::string& sentence,
-                    absl::Time now, Effects* effects);
+  // A server of a running job is gone. Ends the job unless others have copies
+  // of all of its shards.
+  void EndIfNotReplaceable(const Departure& gone);
+  // A worker of a running job is gone. Ends the job if it was the last one and
+  // none takes its place at once, or if the others cannot do without it.
+  void EndIfNoWorkerCanGoOn(const Departure& gone, Effects* effects);
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
-  bool AllDone() const;
   void SendView(uint64_t known, Member* member, Effects* effects) const;
-  static void Send(std::vector<GroupStore::Answer> answers, Effects* effects);
-  static void Send(std::vector<LeaseBook::Answer> answers, Effects* effects);
-  // Elastic sampling: true once, when the view says where the job ends.
-  bool EndIfAllLeased(Effects* effects);
 
   const Options options_;
   ViewEditor editor_;
   ViewFeed feed_;
   Membership members_;
-  LinkCheck links_;
+  KeptView kept_view_;
+  Formation formation_;
   ModeControl modes_;
+  MemberAccounts accounts_;
+  JobOutcome outcome_;
   Copies copies_;
   Placement placement_;
   Checkpointer checkpointer_;
   Suspension suspension_;
   UserCalls user_calls_;
-  JobOutcome outcome_;
-  StallWatch stalls_;
-  StragglerWatch stragglers_;
+  HoldUps hold_ups_;
   GradientWatch gradients_;
-  GroupStore store_;
-  Gathers gathers_;
-  LeaseBook leases_;
+  CollectiveCalls collectives_;
+  ExampleLeases leases_;
   Inspections inspections_;
-  RunTotals totals_;
-  Programs programs_;
-  std::string data_;       // What is trained on.
-  std::string data_hash_;  // As of JoinRequest.
-  absl::Time started_;     // This one, ended_at_ and found_by_: awake time.
+  PartList parts_;
+  // This one and found_by_: awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
   // By then members have found this coordinator, which has taken over.
   absl::Time found_by_ = absl::InfinitePast();
-  absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.
-  std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.
-  // What has happened in this event that conclusions are to be drawn from.
-  struct News {
-    bool workers = false;    // One is gone or done, has a result or a gather.
-    Incarnation behind = 0;  // Who has not seen the last view.
-  } news_;
+  Incarnation behind_ = 0;  // Who has not seen the last view, in this event.
   KeptState kept_;
-  size_t kept_changes_ = 0;  // Bytes of those that come after the kept view.
 };
 
 }  // namespace slackline

@@ -126,8 +126,7 @@ std::string OtherText(const std::string& what, const std::string& there,
                       const std::string& here) {
   return absl::StrCat("is of ", what, " ", there, ", and this is ", here);
 }
-std::string WhyOther(const KeepingOptions& options,
-                     const CoordinatorCore::Kept& job) {
+std::string WhyOther(const KeepingOptions& options, const KeptJob& job) {
   const config::ClusterConfig& config = options.config;
   if (job.job != config.job()) return OtherText("job", job.job, config.job());
   if (job.config_hash != ConfigHash(config))
@@ -173,9 +172,8 @@ FoundRun FoundInFolder(const KeepingOptions& options, absl::Status* end) {
 }
 
 // What a state says counts more than a summary, which others write, too.
-void FoundInState(const KeepingOptions& options,
-                  const CoordinatorCore::Kept& kept, FoundRun* found,
-                  absl::Status* end) {
+void FoundInState(const KeepingOptions& options, const KeptJob& kept,
+                  FoundRun* found, absl::Status* end) {
   const bool has_done_nothing =
       !kept.formed || (found->kind == FoundRun::Kind::kNone &&
                        !options.out.empty() && !UsesEtcd(options));
@@ -198,8 +196,7 @@ void FoundInState(const KeepingOptions& options,
 void WarnOfUnfinished(const KeepingOptions& options,
                       const absl::StatusOr<CoordinatorState>& before) {
   if (!before.ok()) return;
-  const absl::StatusOr<CoordinatorCore::Kept> job =
-      CoordinatorCore::KeptIn(*before);
+  const absl::StatusOr<KeptJob> job = KeptJobIn(*before);
   if (!job.ok() || job->ended) return;
   spdlog::warn(
       "{} had a run of job {} that has not ended; the new one takes its place "
@@ -261,10 +258,10 @@ absl::StatusOr<std::unique_ptr<StateStore>> CreateInFile(
 }
 
 // The job that was kept, if it is the one of the options.
-absl::StatusOr<CoordinatorCore::Kept> JobIn(const KeepingOptions& options,
-                                            const CoordinatorState& state) {
+absl::StatusOr<KeptJob> JobIn(const KeepingOptions& options,
+                              const CoordinatorState& state) {
   const std::string place = KeepingPlace(options);
-  absl::StatusOr<CoordinatorCore::Kept> job = CoordinatorCore::KeptIn(state);
+  absl::StatusOr<KeptJob> job = KeptJobIn(state);
   if (!job.ok()) return Annotate(job.status(), place);
   const std::string why_other = WhyOther(options, *job);
   if (why_other.empty()) return job;
@@ -299,9 +296,9 @@ absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
   if (flags.new_run) return begun;
   SL_ASSIGN_OR_RETURN(std::optional<Opened> opened, OpenIfThere(options));
   FoundRun found = FoundInFolder(options, &begun.end);
-  std::optional<CoordinatorCore::Kept> kept;
+  std::optional<KeptJob> kept;
   if (opened.has_value() && opened->damage.ok()) {
-    SL_ASSIGN_OR_RETURN(kept, CoordinatorCore::KeptIn(opened->state));
+    SL_ASSIGN_OR_RETURN(kept, KeptJobIn(opened->state));
     FoundInState(options, *kept, &found, &begun.end);
   } else if (opened.has_value() && found.kind != FoundRun::Kind::kFinished) {
     found.kind = FoundRun::Kind::kLost;
@@ -321,8 +318,7 @@ absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
   return begun;
 }
 
-void GoOnWith(const CoordinatorCore::Kept& job,
-              CoordinatorCore::Options* options) {
+void GoOnWith(const KeptJob& job, CoordinatorCore::Options* options) {
   options->run = job.run;
   options->resume = job.resume;
   options->resume_sha256 = job.resume_sha256;
@@ -363,7 +359,7 @@ absl::StatusOr<bool> JobIsLed(const KeepingOptions& options) {
   if (absl::IsNotFound(state.status())) return false;
   if (!state.ok()) return EtcdProblem(state.status());
   if (state->empty()) return false;
-  const absl::StatusOr<CoordinatorCore::Kept> job = JobIn(options, *state);
+  const absl::StatusOr<KeptJob> job = JobIn(options, *state);
   SL_RETURN_IF_ERROR(job.status());
   return job->formed && !job->ended;
 }

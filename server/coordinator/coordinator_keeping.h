@@ -10,6 +10,7 @@
 #include "server/coordinator/beginning.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/coordinator_thread.h"
+#include "server/coordinator/kept_job.h"
 
 namespace slackline {
 
@@ -26,7 +27,7 @@ std::string KeepingPlace(const KeepingOptions& options);
 // The job whose coordinator has died, and the state that it has kept; without
 // one there is no job, or none that has got so far that anybody knows of it.
 struct RecoveredJob {
-  std::optional<CoordinatorCore::Kept> job;
+  std::optional<KeptJob> job;
   CoordinatorThread::Keeping keeping;
 };
 
@@ -46,8 +47,7 @@ absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
                                   const BeginningFlags& flags);
 
 // The options of a coordinator that goes on with the job.
-void GoOnWith(const CoordinatorCore::Kept& job,
-              CoordinatorCore::Options* options);
+void GoOnWith(const KeptJob& job, CoordinatorCore::Options* options);
 
 // Of a server that goes on with the job where nobody does any more: in etcd
 // alone. nullopt: somebody leads, or there is no job. Errors as of

@@ -62,7 +62,8 @@ class CoordinatorThread {
   // Where the state is kept, and what the coordinator before has left there.
   struct Keeping {
     std::unique_ptr<StateStore> store;  // nullptr: it is not kept.
-    // Not empty: the job goes on from it, with Options::core as KeptIn() it.
+    // Not empty: the job goes on from it, with Options::core as KeptJobIn() has
+    // it.
     CoordinatorState state;
     // Removes what the store holds, for good. So a job goes on where there is
     // no room for more; nobody goes on with what is not true any more. nullptr:

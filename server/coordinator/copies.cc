@@ -243,8 +243,8 @@ bool Copies::Settle(int32_t shard) {
   return true;
 }
 
-bool Copies::Order(CoordinatorEffects* effects) {
-  if (options_.replicas == 0) return false;
+bool Copies::Advance(const Moment&, CoordinatorEffects* effects) {
+  if (!editor_->running() || options_.replicas == 0) return false;
   const bool survey =
       std::exchange(survey_due_, false) ||
       bytes_.size() != static_cast<size_t>(editor_->view().owner_server_size());
@@ -374,12 +374,13 @@ std::map<int32_t, int32_t> Copies::HeirsOf(int32_t server) {
   return heirs;
 }
 
-void Copies::OnGone(const Member& server, const std::string& sentence,
-                    CoordinatorEffects* effects) {
+void Copies::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+  const Member& server = gone.member;
+  if (!editor_->running() || server.worker_role()) return;
   const std::map<int32_t, int32_t> heirs = HeirsOf(server.index());
   editor_->RemoveServer(server.index(), heirs);
   survey_due_ = true;
-  std::string text = sentence;
+  std::string text = gone.sentence;
   if (!heirs.empty()) {
     std::map<int32_t, size_t> counts;
     for (const auto& [shard, heir] : heirs) ++counts[heir];
@@ -417,22 +418,27 @@ std::optional<int32_t> Copies::Promote(int32_t shard) {
 
 // ---- Reports ----------------------------------------------------------------
 
-coordinator::CopiesState Copies::Keep() const {
+void Copies::Keep(absl::Time, KeptState* kept) {
   coordinator::CopiesState state;
   state.set_made(made_);
   state.set_taken_over(taken_over_);
   state.mutable_lost()->Add(lost_.begin(), lost_.end());
-  return state;
+  kept->Put("copies", state);
 }
 
-void Copies::Load(const coordinator::CopiesState& state) {
+absl::Status Copies::Load(const StateReader& reader, const Moment&,
+                          CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
+  coordinator::CopiesState state;
+  SL_RETURN_IF_ERROR(reader.Read("copies", &state));
   made_ = state.made();
   taken_over_ = state.taken_over();
   lost_.assign(state.lost().begin(), state.lost().end());
   survey_due_ = true;
+  return absl::OkStatus();
 }
 
-void Copies::PutStatus(wire::StatusReply* status) const {
+void Copies::PutStatus(const StatusQuestion&, wire::StatusReply* status) const {
   if (lacking_.empty() && stranded_.empty()) return;
   std::string text = absl::StrCat(
       lacking_.size(), " of ", Shards(bytes_.size()),

@@ -36,11 +36,12 @@
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Copies {
+class Copies : public CoordinatorPart {
  public:
   struct Options {
     int replicas = 0;  // Of each shard; beside the shard itself.
@@ -54,6 +55,9 @@ class Copies {
 
   // The job begins to run; the view says who owns its shards.
   void Start();
+  void OnJoined(const Member& member, CoordinatorEffects*) override {
+    if (!member.worker_role()) NoteServers();
+  }
 
   // A server has said how far the copies of its shards are. True if one is in
   // sync that was not.
@@ -63,29 +67,29 @@ class Copies {
   // else why the job cannot go on without it: completes "server 1 (pid 7 on
   // host) is dead".
   std::string WhyNotReplaceable(int32_t server) const;
-  // The server is gone, and is replaceable: it and all that it had leave the
-  // view, and others own its shards. `sentence` says that it is gone, and why.
-  void OnGone(const Member& server, const std::string& sentence,
-              CoordinatorEffects* effects);
+  // A server that is replaceable, and all that it had, leaves the view, and
+  // others own its shards.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // The owner of the shard has lost it: a server that has a copy in sync owns
   // it now. Returns which one; nullopt if there is none.
   std::optional<int32_t> Promote(int32_t shard);
 
-  // A server has come, or is drained.
+  // A server is drained, or has come.
   void NoteServers() { survey_due_ = true; }
   // The shard has moved.
   void NoteMoved(int32_t shard) { changed_.insert(shard); }
   // Orders the copies that can be made now, and drops those that are to go, if
-  // there is news. To be called at the end of an event of a running job. True if
-  // shards may move now that waited for their copies.
-  bool Order(CoordinatorEffects* effects);
+  // there is news. True if shards may move now that waited for their copies.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
-  // For the next coordinator; the view has the rest.
-  coordinator::CopiesState Keep() const;
-  void Load(const coordinator::CopiesState& state);
+  // The view has the rest.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
-  void PutStatus(wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   using CopyKey = std::pair<int32_t, int32_t>;  // Shard and server.

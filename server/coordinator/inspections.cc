@@ -220,7 +220,7 @@ void Inspections::Tell(const Open& open, CoordinatorEffects* effects) const {
   }
 }
 
-void Inspections::Start(CoordinatorEffects* effects) {
+void Inspections::OnRunning(const Moment&, CoordinatorEffects* effects) {
   for (auto& [number, open] : open_) {
     if (!std::exchange(open.waits_for_start, false)) continue;
     SetShare(&open);
@@ -237,20 +237,21 @@ void Inspections::PutQuestions(const Member& member,
   }
 }
 
-void Inspections::OnJoined(const Member& member) {
+void Inspections::OnJoined(const Member& member, CoordinatorEffects*) {
   for (auto& [number, open] : open_) {
     if (open.of_all && open.waits_for_start)
       open.missing.insert(member.incarnation);
   }
 }
 
-void Inspections::OnGone(const Member& member, const std::string& sentence) {
-  asked_at_.erase(member.incarnation);
+void Inspections::OnGone(const Departure& gone, CoordinatorEffects*) {
+  const Incarnation incarnation = gone.member.incarnation;
+  asked_at_.erase(incarnation);
   for (auto& [number, open] : open_) {
-    const bool was_asked = open.missing.erase(member.incarnation) > 0;
+    const bool was_asked = open.missing.erase(incarnation) > 0;
     // Another one may come in its place before the job runs.
     if (was_asked && open.of_user && !open.waits_for_start)
-      open.gone.push_back(sentence);
+      open.gone.push_back(gone.sentence);
   }
 }
 
@@ -292,7 +293,8 @@ const wire::Stacks* Inspections::OnInspected(const Member& member,
   }
   if (!open.of_user) {
     open_.erase(found);
-    return said.has_stacks() ? Keep(member, said.stacks(), seconds) : nullptr;
+    return said.has_stacks() ? KeepStacks(member, said.stacks(), seconds)
+                             : nullptr;
   }
   if (bytes_ + part.bytes() > kBytesMax) {
     part.frame = Payload();
@@ -358,9 +360,9 @@ void Inspections::AskFor(const std::vector<Incarnation>& culprits,
   }
 }
 
-const wire::Stacks* Inspections::Keep(const Member& member,
-                                      const wire::Stacks& stacks,
-                                      double seconds) {
+const wire::Stacks* Inspections::KeepStacks(const Member& member,
+                                            const wire::Stacks& stacks,
+                                            double seconds) {
   const auto before = absl::c_find_if(
       kept_, [&](const auto& kept) { return Names(kept.second.of(), member); });
   if (before != kept_.end()) kept_.erase(before);
@@ -375,7 +377,8 @@ const wire::Stacks* Inspections::Keep(const Member& member,
   return &kept_.back().second.stacks();
 }
 
-void Inspections::PutStatus(wire::StatusReply* status) const {
+void Inspections::PutStatus(const StatusQuestion&,
+                            wire::StatusReply* status) const {
   for (const auto& [incarnation, kept] : kept_) *status->add_stacks() = kept;
 }
 

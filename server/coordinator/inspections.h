@@ -45,10 +45,11 @@
 #include "proto/control.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 
 namespace slackline {
 
-class Inspections {
+class Inspections : public CoordinatorPart {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(20);
   static constexpr size_t kOpenMax = 8;  // Of users, and as many are over.
@@ -66,8 +67,7 @@ class Inspections {
   // The members outlive it.
   explicit Inspections(const Membership* members) : members_(*members) {}
 
-  // The job runs from now on.
-  void Start(CoordinatorEffects* effects);
+  void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
   // A call of a user, which has `inspect`. Answered at once.
   void OnInspect(const PeerId& from, const wire::Call& call, bool forming,
                  absl::Time now, CoordinatorEffects* effects);
@@ -79,8 +79,8 @@ class Inspections {
                                   double seconds, absl::Time now,
                                   CoordinatorEffects* effects);
   // While the job forms: it is asked, too, what all are asked.
-  void OnJoined(const Member& member);
-  void OnGone(const Member& member, const std::string& sentence);
+  void OnJoined(const Member& member, CoordinatorEffects* effects) override;
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // These members keep others from going on: asks for their stacks, and again
   // while it lasts, not more often than every kAgain.
   static constexpr absl::Duration kAgain = absl::Seconds(10);
@@ -91,8 +91,9 @@ class Inspections {
 
   // What the member is asked and has not answered.
   void PutQuestions(const Member& member, wire::HeartbeatReply* reply) const;
-  void PutStatus(wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
   // Some user waits, and something may still come.
   bool waited_for() const;
   // And it may come of this member.
@@ -141,8 +142,8 @@ class Inspections {
   void Drop(Open* open, size_t parts);
   // The oldest ones that are over, beyond kOpenMax of them.
   void ForgetOld();
-  const wire::Stacks* Keep(const Member& member, const wire::Stacks& stacks,
-                           double seconds);
+  const wire::Stacks* KeepStacks(const Member& member,
+                                 const wire::Stacks& stacks, double seconds);
 
   const Membership& members_;
   std::map<uint64_t, Open> open_;  // By number.

@@ -7,11 +7,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/stop_rules.h"
+#include "common/cut.h"
+#include "common/status.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
 namespace {
+
+constexpr size_t kStopReasonBytesMax = 1024;
+constexpr int kCulpritsMax = 256;
+
+// What a worker says of its training.
+void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
+  end->set_clock(std::clamp<Clock>(diverged.clock(), 0, kClockMax));
+  for (const int32_t worker : diverged.worker()) {
+    if (worker < 0 || end->worker_size() == kCulpritsMax) continue;
+    end->add_worker(worker);
+  }
+}
 
 // What was not measured meets no rule.
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -21,6 +35,22 @@ double TestLossOf(const run::MetricRecord& evaluation) {
 }
 double TestAccuracyOf(const run::MetricRecord& evaluation) {
   return evaluation.has_accuracy() ? evaluation.accuracy() : kNone;
+}
+
+// How the job has ended, and whom that is about.
+void PutEnd(const wire::View& view, run::Summary* summary) {
+  const wire::JobEnd& end = view.end();
+  summary->set_state(wire::JobState_Name(view.state()));
+  summary->set_cause(wire::JobEnd::Cause_Name(end.cause()));
+  summary->set_reason(end.reason());
+  if (end.cause() == wire::JobEnd::DIVERGED)
+    summary->set_diverged_at_step(end.clock());
+  for (const int32_t server : end.server())
+    summary->add_about(absl::StrCat("server ", server));
+  for (const int32_t worker : end.worker())
+    summary->add_about(absl::StrCat("worker ", worker));
+  for (const int32_t shard : end.shard())
+    summary->add_about(absl::StrCat("shard ", shard));
 }
 
 // To a Result or a Summary.
@@ -33,11 +63,22 @@ void PutEvaluation(const run::MetricRecord& evaluation, Report* report) {
 
 }  // namespace
 
-void JobOutcome::OnEnded(absl::Time now) {
-  trained_at_ = std::min(trained_at_, now);
+void JobOutcome::OnEnded(const Moment& moment, CoordinatorEffects*) {
+  OnTrained(moment.now);
 }
 
-void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
+bool JobOutcome::Advance(const Moment& moment, CoordinatorEffects*) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
+  const auto& workers = members_->workers();
+  if (std::all_of(workers.begin(), workers.end(),
+                  [](const auto& entry) { return entry.second->done; })) {
+    OnAllDone(moment.now);
+  }
+  return false;
+}
+
+void JobOutcome::OnAllDone(absl::Time now) {
+  const std::string& ended_early = modes_->ended_early();
   OnTrained(now);
   if (!result_.has_value()) return;
   if (ended_early.empty()) {
@@ -68,6 +109,20 @@ void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
     trained_[record.rank()] = record;
   effects->records.push_back(record);
   if (record.kind() == run::MetricRecord::EVAL) StopIfRuleMet(record);
+}
+
+void JobOutcome::OnStop(const wire::Stop& stop, const Member* member) {
+  const std::string why = Cut(stop.reason(), kStopReasonBytesMax);
+  const bool diverged =
+      member != nullptr && member->worker_role() && stop.has_diverged();
+  wire::JobEnd end =
+      JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
+  if (diverged) {
+    PutDiverged(stop.diverged(), &end);
+  } else if (member != nullptr) {
+    PutWho(*member, &end);
+  }
+  editor_->End(std::move(end));
 }
 
 // ---- Stop rules -------------------------------------------------------------
@@ -138,8 +193,10 @@ std::optional<double> JobOutcome::TrainLoss() const {
 
 // ---- For the next coordinator -----------------------------------------------
 
-coordinator::OutcomeState JobOutcome::Keep() const {
+void JobOutcome::Keep(absl::Time, KeptState* kept) {
   coordinator::OutcomeState state;
+  state.set_data(data_);
+  state.set_data_hash(data_hash_);
   state.set_clock(clock_.name);
   state.set_clock_to_wall(absl::ToInt64Microseconds(clock_.to_wall));
   if (running_since_ != absl::InfiniteFuture())
@@ -154,23 +211,28 @@ coordinator::OutcomeState JobOutcome::Keep() const {
   state.set_stopped_early(stopped_early_);
   state.set_stopped_by_time(stopped_by_time_);
   state.set_stopped_seconds(stopped_seconds_);
-  return state;
+  kept->Put("outcome", state);
 }
 
-void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
+absl::Status JobOutcome::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
+  coordinator::OutcomeState state;
+  SL_RETURN_IF_ERROR(reader.Read("outcome", &state));
+  data_ = state.data();
+  data_hash_ = state.data_hash();
   // Between hosts, times go by the clock on the wall.
   const absl::Duration shift =
       state.clock() == clock_.name
           ? absl::ZeroDuration()
           : absl::Microseconds(state.clock_to_wall()) - clock_.to_wall;
   if (state.has_running_since()) {
-    running_since_ =
-        std::min(now, absl::FromUnixMicros(state.running_since()) + shift);
+    running_since_ = std::min(
+        moment.now, absl::FromUnixMicros(state.running_since()) + shift);
   }
   seconds_before_ = state.seconds_before();
   if (state.has_trained_at())
     trained_at_ =
-        std::min(now, absl::FromUnixMicros(state.trained_at()) + shift);
+        std::min(moment.now, absl::FromUnixMicros(state.trained_at()) + shift);
   // Those of latest_ come last.
   for (const run::MetricRecord& record : state.latest()) {
     latest_[record.kind()] = record;
@@ -183,25 +245,42 @@ void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
   stopped_early_ = state.stopped_early();
   stopped_by_time_ = state.stopped_by_time();
   stopped_seconds_ = state.stopped_seconds();
+  news_ = true;
+  return absl::OkStatus();
 }
 
 // ---- Reports ----------------------------------------------------------------
 
-void JobOutcome::PutStatus(absl::Time now, wire::StatusReply* status) const {
+void JobOutcome::PutStatus(const StatusQuestion& question,
+                           wire::StatusReply* status) const {
   for (const auto& [kind, record] : latest_) *status->add_latest() = record;
   if (running_since_ != absl::InfiniteFuture())
-    status->set_run_seconds(SecondsHere(std::min(now, trained_at_)));
+    status->set_run_seconds(
+        SecondsHere(std::min(question.moment.now, trained_at_)));
 }
 
-void JobOutcome::PutSummary(Clock steps, int64_t examples,
-                            run::Summary* summary) const {
+Clock JobOutcome::StepsOfAll(const run::Summary& summary) const {
+  Clock smallest = EndOf(editor_->view());
+  for (const auto& [rank, worker] : members_->workers())
+    smallest = std::min<Clock>(smallest, worker->worker.clock());
+  if (!members_->workers().empty()) return smallest;
+  // All are gone: what they had done.
+  for (const run::WorkerSummary& worker : summary.worker())
+    smallest = std::min<Clock>(smallest, worker.steps());
+  return smallest;
+}
+
+void JobOutcome::PutSummary(run::Summary* summary) const {
+  const Clock steps = StepsOfAll(*summary);
   if (running_since_ != absl::InfiniteFuture() &&
       trained_at_ != absl::InfiniteFuture()) {
     const double seconds = SecondsHere(trained_at_);
     summary->set_wall_seconds(stopped_.empty() ? seconds : stopped_seconds_);
     // Who was stopped went on until it heard of it.
-    if (seconds > 0)
-      summary->set_examples_per_second(static_cast<double>(examples) / seconds);
+    if (seconds > 0) {
+      summary->set_examples_per_second(
+          static_cast<double>(accounts_->Examples()) / seconds);
+    }
   }
   if (result_.has_value()) {
     // What the last heartbeats said, after the end.
@@ -225,7 +304,10 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
       PutEvaluation(evaluation->second, summary);
     }
   }
+  summary->set_data(data_);
+  summary->set_data_hash(data_hash_);
   summary->set_stopped(stopped_early_.empty() ? stopped_ : stopped_early_);
+  PutEnd(editor_->view(), summary);
 }
 
 }  // namespace slackline

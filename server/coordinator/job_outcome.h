@@ -15,6 +15,10 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/member_accounts.h"
+#include "server/coordinator/membership.h"
+#include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
@@ -27,50 +31,72 @@ struct CoordinatorClock {
   absl::Duration to_wall;
 };
 
-class JobOutcome {
+class JobOutcome : public CoordinatorPart {
  public:
-  // `clock` as in CoordinatorCore::Options; `editor` outlives it.
+  // `clock` as in CoordinatorCore::Options; the others outlive it.
   JobOutcome(const config::Stop& stop, const CoordinatorClock& clock,
-             ViewEditor* editor)
-      : stop_(stop), clock_(clock), editor_(editor) {}
+             const Membership* members, const MemberAccounts* accounts,
+             const ModeControl* modes, ViewEditor* editor)
+      : stop_(stop),
+        clock_(clock),
+        members_(members),
+        accounts_(accounts),
+        modes_(modes),
+        editor_(editor) {}
 
-  // `seconds_before`: how long the job has run in earlier runs, if it goes on
-  // from one.
-  void OnRunning(absl::Time now, double seconds_before) {
-    running_since_ = now;
+  // The job is to begin. What is trained on, and its hash, as of JoinRequest;
+  // and how long the job has run in earlier runs, if it goes on from one.
+  void Begin(const std::string& data, const std::string& data_hash,
+             double seconds_before) {
+    data_ = data;
+    data_hash_ = data_hash;
     seconds_before_ = seconds_before;
   }
-  // The job has ended, however.
-  void OnEnded(absl::Time now);
+  const std::string& data() const { return data_; }
+  const std::string& data_hash() const { return data_hash_; }
+  void OnRunning(const Moment& moment, CoordinatorEffects*) override {
+    running_since_ = moment.now;
+  }
+  void OnEnded(const Moment& moment, CoordinatorEffects* effects) override;
   // A record that has not been seen before. Its time is its age; the one that
   // is kept counts from the start of the job, and is not before that of the
   // worker's last record of the kind.
   void OnRecord(run::MetricRecord record, absl::Time now,
                 CoordinatorEffects* effects);
   void OnResult(const run::Result& result) { result_ = result; }
+  // Ends the job: a user wants it, or `member`, whose training has come to
+  // nothing, perhaps; nullptr: a user.
+  void OnStop(const wire::Stop& stop, const Member* member);
   // No worker has steps left to do. The job goes on until all of them are done.
   void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
-  // All workers are done. `ended_early`: why that is before the job's last
-  // step; empty: it is not.
-  void OnAllDone(absl::Time now, const std::string& ended_early);
+  // A worker is done, or has brought its result.
+  void NoteWorkers() { news_ = true; }
+  void OnGone(const Departure&, CoordinatorEffects*) override { news_ = true; }
+  // Ends the job if all workers are done.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
   void OnTime(absl::Time now);
-  // When the job's time is up. InfiniteFuture: never.
-  absl::Time StopTime() const;
+  // When the job's time is up.
+  WakeUp NextWakeUp() const override { return {.at = StopTime()}; }
 
   // Since the job began to run, which it has; in all of its runs.
   double Seconds(absl::Time now) const {
     return seconds_before_ + SecondsHere(now);
   }
-  // What the next coordinator has to know, and to begin with. `now`: its time.
-  coordinator::OutcomeState Keep() const;
-  void Load(const coordinator::OutcomeState& state, absl::Time now);
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
-  void PutStatus(absl::Time now, wire::StatusReply* status) const;
-  // `steps`: what all workers have done, for a job without a result of its own.
-  // `examples`: that all of them trained on.
-  void PutSummary(Clock steps, int64_t examples, run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
+  // What all workers have done, for a job without a result of its own. The
+  // summary has what the accounts say.
+  Clock StepsOfAll(const run::Summary& summary) const;
+  // InfiniteFuture: the job has as long as it takes.
+  absl::Time StopTime() const;
+  void OnAllDone(absl::Time now);
   // Stop rules hold while workers train.
   bool MayStop() const;
   // Of the last training record of each worker: the mean over those of the
@@ -86,7 +112,13 @@ class JobOutcome {
 
   const config::Stop stop_;
   const CoordinatorClock clock_;
+  const Membership* const members_;
+  const MemberAccounts* const accounts_;
+  const ModeControl* const modes_;
   ViewEditor* const editor_;
+  bool news_ = false;  // Of workers that are done, or gone.
+  std::string data_;
+  std::string data_hash_;
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();

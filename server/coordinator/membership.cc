@@ -1,8 +1,10 @@
 #include "server/coordinator/membership.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/bounds.h"
 #include "common/config/config_difference.h"
@@ -14,6 +16,18 @@
 
 namespace slackline {
 namespace {
+
+// Of one heartbeat; members send a quarter of it.
+constexpr int kRecordsMax = 1024;
+constexpr size_t kModelHashBytesMax = 64;
+
+bool HasBadValues(const run::MetricRecord& record) {
+  return static_cast<size_t>(record.value_size()) > kMetricValuesMax ||
+         absl::c_any_of(record.value(), [](const auto& value) {
+           return value.first.size() > kMetricNameBytesMax ||
+                  !std::isfinite(value.second);
+         });
+}
 
 std::string SamplingText(const wire::JoinRequest& join) {
   if (!join.has_elastic()) return "static sampling";
@@ -47,6 +61,10 @@ std::string Describe(const Member& member) {
   return absl::StrCat(member.worker_role() ? "worker " : "server ",
                       member.index(), " (pid ", member.join.pid(), " on ",
                       member.join.host(), ")");
+}
+
+std::string LostText(const Departure& gone) {
+  return absl::StrCat(gone.sentence, ", at clock ", gone.member.worker.clock());
 }
 
 void PutWho(const Member& member, wire::JobEnd* end) {
@@ -576,6 +594,56 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   return say(wire::OK, "");
 }
 
+std::vector<run::MetricRecord> Membership::TakeRecords(
+    const wire::Heartbeat& heartbeat, Member* worker) {
+  std::vector<run::MetricRecord> records;
+  const int count = std::min(heartbeat.record_size(), kRecordsMax);
+  for (int i = 0; i < count; ++i) {
+    if (heartbeat.first_record() + i != worker->records_acked) continue;
+    ++worker->records_acked;
+    changed_.insert(worker->incarnation);
+    run::MetricRecord record = heartbeat.record(i);
+    if (record.kind() != run::MetricRecord::TRAIN &&
+        record.kind() != run::MetricRecord::EVAL) {
+      continue;  // Of no version that we know.
+    }
+    record.set_rank(worker->index());
+    record.set_model_sha256(Cut(record.model_sha256(), kModelHashBytesMax));
+    record.DiscardUnknownFields();
+    if (HasBadValues(record)) record.clear_value();
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+// ---- Reports ----------------------------------------------------------------
+
+void Membership::PutStatus(const StatusQuestion& question,
+                           wire::StatusReply* status) const {
+  const auto about = [&](const Member& member, auto* stats) {
+    stats->set_incarnation(member.incarnation);
+    stats->set_alive(true);
+    stats->set_pid(member.join.pid());
+    stats->set_heard_ms_ago(
+        absl::ToInt64Milliseconds(question.moment.now - member.heard));
+  };
+  for (const auto& [incarnation, member] : members_) {
+    if (member.worker_role()) {
+      run::WorkerStats& worker = *status->add_worker();
+      worker = member.worker;
+      worker.set_rank(member.index());
+      worker.set_done(member.done);
+      about(member, &worker);
+    } else {
+      run::ServerStats& server = *status->add_server();
+      server = member.server;
+      server.set_index(member.index());
+      about(member, &server);
+    }
+  }
+  status->set_next_server(next_server_);
+}
+
 // ---- For the next coordinator -----------------------------------------------
 
 void Membership::Keep(absl::Time now, KeptState* kept) {
@@ -612,7 +680,8 @@ void Membership::Keep(absl::Time now, KeptState* kept) {
   }
 }
 
-absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
+absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
   coordinator::MembersState state;
   SL_RETURN_IF_ERROR(reader.Read("members", &state));
   next_incarnation_ = std::max<Incarnation>(state.next_incarnation(), 1);
@@ -637,8 +706,8 @@ absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
         member.records_acked = kept.records_acked();
         member.worker = kept.worker();
         member.server = kept.server();
-        member.kept_at = now;
-        Hear(&member, now);
+        member.kept_at = moment.now;
+        Hear(&member, moment.now);
         // Whose place this process has come to take looks for nobody.
         const bool is_host = !member.worker_role() &&
                              member.index() == options_.host_server &&

@@ -25,6 +25,7 @@
 #include "proto/control.pb.h"
 #include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
@@ -60,11 +61,13 @@ struct Member {
 std::string Describe(const Member& member);
 // The end of the job is about this member.
 void PutWho(const Member& member, wire::JobEnd* end);
+// A worker is gone, at its clock.
+std::string LostText(const Departure& gone);
 // As views list them.
 wire::ServerMember ServerOf(const Member& server);
 wire::WorkerMember WorkerOf(const Member& worker);
 
-class Membership {
+class Membership : public CoordinatorPart {
  public:
   struct Options {
     std::string job;
@@ -153,8 +156,8 @@ class Membership {
   // count, the driver may not yet have all that came in it when it looks first.
   // Looks at the members only when one of them may be due.
   std::vector<Incarnation> Expired(absl::Time now);
-  // No lease runs out before, in awake time.
-  absl::Time NextExpiry() const { return next_expiry_; }
+  // No lease runs out before.
+  WakeUp NextWakeUp() const override { return {.awake = next_expiry_}; }
   absl::Duration Silence(const Member& member, absl::Time now) const {
     return awake_.At(now) - member.heard_awake;
   }
@@ -189,21 +192,26 @@ class Membership {
   void NoteWhyRemoved(Incarnation incarnation, const std::string& why);
   // Empty: its lease ran out, or that is long ago.
   std::string WhyRemoved(Incarnation incarnation) const;
-  // For the next coordinator: what is new since the last call, and everything.
+  void Keep(absl::Time now, KeptState* kept) override;
   // All members have a whole lease from now on, and the time in which they find
-  // this coordinator. InvalidArgument: of the state.
-  void Keep(absl::Time now, KeptState* kept);
-  absl::Status Load(const StateReader& reader, absl::Time now);
-  // The member has said something that is to be kept. What it says of its state
-  // all the time is kept now and then.
-  void NoteAcked(const Member& member) { changed_.insert(member.incarnation); }
+  // this coordinator.
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
+  // The records of a worker's heartbeat that it has not sent before, without
+  // what cannot be; from now on they are acknowledged. What is beyond a bound
+  // comes again.
+  std::vector<run::MetricRecord> TakeRecords(const wire::Heartbeat& heartbeat,
+                                             Member* worker);
+  // The member has said something of its state, which is kept now and then.
   void NoteStats(const Member& member, absl::Time now) {
     if (now - member.kept_at >= kStatsKeptEvery)
       changed_.insert(member.incarnation);
   }
 
-  // Smallest index that a new server may take.
-  int32_t next_server() const { return next_server_; }
+  // What each member has said of itself, and which server may come next.
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+
   size_t past_tokens() const { return past_tokens_.size(); }
 
  private:

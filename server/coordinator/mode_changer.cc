@@ -115,10 +115,10 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
         "the job is just being ended early, by a user");
   }
   if (IsCutting()) return CheckpointUnderWay();
-  if (wanted_.has_value()) {
+  if (agreement_.wish().has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "the mode is just changing from ", ModeText(Last(view).mode()), " to ",
-        ModeText(wanted_->to.mode()), "; try again when it has"));
+        ModeText(agreement_.wish()->to.mode()), "; try again when it has"));
   }
   if (view.entered() < IndexOfLast(view)) {
     const int next = view.entered() + 1;
@@ -144,11 +144,9 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
 }
 
 void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
-  SL_CHECK(!wanted_.has_value(), "a change of mode is under way already");
-  wanted_.emplace();
-  *wanted_->to.mutable_mode() = mode;
-  wanted_->reason = reason;
-  limits_.clear();
+  ClockAgreement::Wish wish{.to = {}, .reason = reason};
+  *wish.to.mutable_mode() = mode;
+  agreement_.Want(std::move(wish));
 }
 
 bool ModeChanger::EndsSoon(const wire::View& view,
@@ -189,9 +187,9 @@ void ModeChanger::WantCut(const std::string& reason) {
   want_cut_ = reason;
 }
 
-std::string ModeChanger::DroppedText(const Wanted& wanted,
-                                     const wire::View& view) {
-  switch (wanted.to.to_case()) {
+std::string ModeChanger::DroppedText(const wire::View& view) const {
+  const wire::ModeChange& to = agreement_.wish()->to;
+  switch (to.to_case()) {
     case wire::ModeChange::kEnding:
       return "the job does not end early";
     case wire::ModeChange::kCutting:
@@ -199,17 +197,8 @@ std::string ModeChanger::DroppedText(const Wanted& wanted,
     default:
       return absl::StrCat("the mode does not change from ",
                           ModeText(Last(view).mode()), " to ",
-                          ModeText(wanted.to.mode()));
+                          ModeText(to.mode()));
   }
-}
-
-void ModeChanger::OnStepLimit(Incarnation incarnation,
-                              const wire::StepLimit& limit,
-                              const wire::View& view) {
-  if (!view.has_change() || view.change().id() != limit.change()) return;
-  const Clock clock = std::clamp<Clock>(limit.clock(), 0, kClockMax);
-  Clock& known = limits_.try_emplace(incarnation, clock).first->second;
-  known = std::max(known, clock);
 }
 
 void ModeChanger::OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
@@ -261,19 +250,8 @@ std::optional<wire::JobEnd> ModeChanger::OnEntered(int32_t rank,
   return std::nullopt;
 }
 
-void ModeChanger::OnServer(int32_t server, uint64_t seen_view, Clock reached) {
-  servers_[server] = {.seen_view = seen_view, .clock = reached};
-}
-
-void ModeChanger::OnServerGone(int32_t server, uint64_t view_number) {
-  servers_.erase(server);
-  // Who owns its shards now says where they are once it has seen that.
-  if (gone_in_ > 0) gone_in_ = view_number;
-}
-
 void ModeChanger::OnGone(const Worker& worker, uint64_t view_number) {
-  gone_in_ = view_number;
-  limits_.erase(worker.incarnation);
+  agreement_.OnGone(worker.incarnation, view_number);
   arrived_.erase(worker.incarnation);
   entered_.erase(worker.incarnation);
 }
@@ -281,17 +259,17 @@ void ModeChanger::OnGone(const Worker& worker, uint64_t view_number) {
 ModeChanger::News ModeChanger::Advance(const std::vector<Worker>& workers,
                                        double seconds, ViewEditor* editor) {
   News news;
-  bool opened = Open(editor);
+  bool opened = Begin(editor);
   const bool settled = Settle(workers, editor, &news);
-  if (settled) opened |= Open(editor);  // What has waited for that.
+  if (settled) opened |= Begin(editor);  // What has waited for that.
   const bool gathered = Gather(workers, editor);
   const bool entered = Enter(workers, seconds, editor, &news);
   news.view_changed = opened || settled || gathered || entered;
   return news;
 }
 
-std::optional<ModeChanger::Wanted> ModeChanger::NextWanted() {
-  std::optional<Wanted> next;
+std::optional<ClockAgreement::Wish> ModeChanger::NextWish() {
+  std::optional<ClockAgreement::Wish> next;
   // Shards have the one cut or the other.
   if (shards_cut_) return next;
   if (want_cut_.has_value()) {
@@ -304,72 +282,18 @@ std::optional<ModeChanger::Wanted> ModeChanger::NextWanted() {
   return next;
 }
 
-bool ModeChanger::Open(ViewEditor* editor) {
-  const wire::View& view = editor->view();
-  if (!wanted_.has_value()) {
-    wanted_ = NextWanted();
-    limits_.clear();
+bool ModeChanger::Begin(ViewEditor* editor) {
+  if (!agreement_.wish().has_value()) {
+    std::optional<ClockAgreement::Wish> next = NextWish();
+    if (next.has_value()) agreement_.Want(*std::move(next));
   }
-  if (!wanted_.has_value() || view.has_change() || view.move_size() > 0) {
-    return false;
-  }
-  editor->OpenChange(wanted_->to);
-  return true;
+  return agreement_.Open(editor);
 }
 
-// Where gradients of a clock wait for each other, one of a worker that has gone
-// may wait at a shard, acknowledged, while all others have stopped at their
-// limits: in BACKUP a shard's clock is that of its fastest workers, and in BSP
-// a worker that has not seen the change can be one step further than they. The
-// others have to get past that clock by the old mode, or that gradient is in no
-// update. How far the gone got only the shards know, once they have heard that
-// nobody of them will push any more. In the other modes nothing waits, and
-// nobody has to be where a worker was that has gone.
-std::optional<Clock> ModeChanger::ReachedByTheGone(
-    const wire::View& view) const {
-  Clock reached = 0;
-  // An early end comes in any phase; a change only once the last has begun.
-  const bool holds_gradients =
-      std::any_of(view.phase().begin() + view.entered(), view.phase().end(),
-                  [](const wire::Phase& phase) {
-                    return RuleOf(phase.mode()).holds_gradients();
-                  });
-  if (!holds_gradients || gone_in_ == 0) return reached;
-  for (const wire::ServerMember& server : view.server()) {
-    const bool owns =
-        std::find(view.owner_server().begin(), view.owner_server().end(),
-                  server.index()) != view.owner_server().end();
-    if (!owns) continue;
-    const auto report = servers_.find(server.index());
-    if (report == servers_.end() || report->second.seen_view < gone_in_)
-      return std::nullopt;
-    reached = std::max(reached, report->second.clock);
-  }
-  return reached;
-}
-
-ModeChanger::Limits ModeChanger::LimitsOf(const std::vector<Worker>& workers,
-                                          const wire::View& view) const {
-  const std::optional<Clock> reached = ReachedByTheGone(view);
-  Limits limits{
-      .of = {}, .largest = reached.value_or(0), .all = reached.has_value()};
-  for (const Worker& worker : workers) {
-    const auto limit = limits_.find(worker.incarnation);
-    if (!worker.done && limit == limits_.end()) {
-      limits.all = false;
-      continue;
-    }
-    // Who is done is past any earlier clock.
-    limits.of.push_back(worker.done ? EndOf(view)
-                                    : std::min(limit->second, EndOf(view)));
-    limits.largest = std::max(limits.largest, limits.of.back());
-  }
-  return limits;
-}
-
-Clock ModeChanger::ClockOf(const Limits& limits, const wire::View& view) const {
+Clock ModeChanger::ClockOf(const ClockAgreement::Limits& limits,
+                           const wire::View& view) const {
   Clock clock = limits.largest;
-  if (wanted_->to.has_mode())
+  if (agreement_.wish()->to.has_mode())
     return std::max<Clock>(clock, Last(view).from() + 1);
   // Where a phase begins, some may have left the one before. To end there they
   // would have to come into the next; and a cut there would be in two phases.
@@ -381,9 +305,9 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
   const wire::View& view = editor->view();
   if (!view.has_change()) return false;
-  const Limits limits = LimitsOf(workers, view);
+  const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, view);
   std::string dropped;
-  if (wanted_->to.has_cutting()) {
+  if (agreement_.wish()->to.has_cutting()) {
     if (!limits.all || workers.empty()) return false;
     const std::optional<wire::Cut> cut = CutOf(workers, limits, view);
     if (cut.has_value()) {
@@ -392,10 +316,10 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
       news->cut_dropped = absl::StrCat("the job ends by itself, at step ",
                                        EndOf(view), ", before it");
       news->log.push_back(
-          absl::StrCat(DroppedText(*wanted_, view), ": ", news->cut_dropped));
+          absl::StrCat(DroppedText(view), ": ", news->cut_dropped));
     }
   } else if (const Clock from = ClockOf(limits, view); from >= EndOf(view)) {
-    news->log.push_back(absl::StrCat(DroppedText(*wanted_, view),
+    news->log.push_back(absl::StrCat(DroppedText(view),
                                      ": the job ends at step ", EndOf(view),
                                      ", before all workers could"));
   } else if (limits.all) {
@@ -403,36 +327,35 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
   } else {
     return false;
   }
-  editor->CloseChange();
-  wanted_.reset();
-  limits_.clear();
+  agreement_.Close(editor);
   return true;
 }
 
 void ModeChanger::SettleAt(Clock from, ViewEditor* editor, News* news) {
   const wire::View& view = editor->view();
-  if (wanted_->to.has_ending()) {
+  const ClockAgreement::Wish& wish = *agreement_.wish();
+  if (wish.to.has_ending()) {
     news->log.push_back(absl::StrCat("the job ends early, at step ", from,
                                      " of ", view.steps_total(), ": ",
-                                     wanted_->reason));
-    ended_early_ = wanted_->reason;
+                                     wish.reason));
+    ended_early_ = wish.reason;
     return editor->SetEndClock(from);
   }
-  const sync::Mode& mode = wanted_->to.mode();
+  const sync::Mode& mode = wish.to.mode();
   news->log.push_back(absl::StrCat(
       "the mode changes from ", ModeText(Last(view).mode()), " to ",
-      ModeText(mode), " at step ", from, ": ", wanted_->reason));
+      ModeText(mode), " at step ", from, ": ", wish.reason));
   wire::Phase phase;
   *phase.mutable_mode() = mode;
   phase.set_from(from);
   editor->AddPhase(phase);
-  gone_in_ = 0;
-  reasons_.push_back(wanted_->reason);
+  agreement_.ForgetTheGone();
+  reasons_.push_back(wish.reason);
 }
 
-std::optional<wire::Cut> ModeChanger::CutOf(const std::vector<Worker>& workers,
-                                            const Limits& limits,
-                                            const wire::View& view) const {
+std::optional<wire::Cut> ModeChanger::CutOf(
+    const std::vector<Worker>& workers, const ClockAgreement::Limits& limits,
+    const wire::View& view) const {
   wire::Cut cut;
   cut.set_number(view.cut().number() + 1);
   const wire::Phase& phase = view.phase(view.entered());
@@ -474,8 +397,8 @@ void ModeChanger::SettleCut(const wire::Cut& cut, ViewEditor* editor,
     where = absl::StrCat("at the workers' own steps, ", first->clock(), " to ",
                          last->clock());
   }
-  news->log.push_back(
-      absl::StrCat("a checkpoint is taken ", where, ": ", wanted_->reason));
+  news->log.push_back(absl::StrCat("a checkpoint is taken ", where, ": ",
+                                   agreement_.wish()->reason));
   editor->SetCut(cut);
   shards_cut_ = true;
 }
@@ -568,7 +491,7 @@ absl::Status ModeChanger::MayMove(const wire::View& view,
         "once the mode has changed");
   }
   if (IsCutting()) return CheckpointUnderWay();
-  if (wanted_.has_value()) return MayChange(view, workers);
+  if (agreement_.wish().has_value()) return MayChange(view, workers);
   if (entered == IndexOfLast(view)) return absl::OkStatus();
   // A scheduled phase may lie far ahead. How far the workers are is known with
   // some delay, so a move can still be under way when it begins.
@@ -599,19 +522,14 @@ std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
 // ---- For the next coordinator -----------------------------------------------
 
 void ModeChanger::Keep(coordinator::ModesState* state) const {
-  if (wanted_.has_value()) {
-    *state->mutable_wanted()->mutable_to() = wanted_->to;
-    state->mutable_wanted()->set_reason(wanted_->reason);
-  }
+  agreement_.Keep(state);
   if (want_cut_.has_value()) state->set_want_cut(*want_cut_);
   if (want_end_.has_value()) state->set_want_end(*want_end_);
   state->set_shards_cut(shards_cut_);
   state->set_ended_early(ended_early_);
   state->mutable_reason()->Add(reasons_.begin(), reasons_.end());
-  state->mutable_limit()->insert(limits_.begin(), limits_.end());
   state->mutable_arrived()->insert(arrived_.begin(), arrived_.end());
   state->mutable_entered()->insert(entered_.begin(), entered_.end());
-  state->set_gone_in(gone_in_);
   for (const auto& [phase, reports] : reports_) {
     for (const Report& report : reports) {
       coordinator::ModesState::Report& kept = *state->add_report();
@@ -627,19 +545,14 @@ void ModeChanger::Keep(coordinator::ModesState* state) const {
 }
 
 void ModeChanger::Load(const coordinator::ModesState& state) {
-  if (state.has_wanted()) {
-    wanted_ =
-        Wanted{.to = state.wanted().to(), .reason = state.wanted().reason()};
-  }
+  agreement_.Load(state);
   if (state.has_want_cut()) want_cut_ = state.want_cut();
   if (state.has_want_end()) want_end_ = state.want_end();
   shards_cut_ = state.shards_cut();
   ended_early_ = state.ended_early();
   reasons_.assign(state.reason().begin(), state.reason().end());
-  limits_.insert(state.limit().begin(), state.limit().end());
   arrived_.insert(state.arrived().begin(), state.arrived().end());
   entered_.insert(state.entered().begin(), state.entered().end());
-  gone_in_ = state.gone_in();
   for (const coordinator::ModesState::Report& report : state.report()) {
     reports_[report.phase()].push_back({.rank = report.rank(),
                                         .incarnation = report.incarnation(),

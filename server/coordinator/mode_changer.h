@@ -28,19 +28,14 @@
 #include "proto/control.pb.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/clock_agreement.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
 class ModeChanger {
  public:
-  // A live worker, and what it said last of itself.
-  struct Worker {
-    int32_t rank = 0;
-    Incarnation incarnation = 0;
-    Clock clock = 0;
-    bool done = false;
-  };
+  using Worker = ClockAgreement::Worker;
   struct News {
     bool view_changed = false;
     std::vector<run::ModeRecord> changes;  // Done ones, to be kept.
@@ -69,7 +64,8 @@ class ModeChanger {
   // Somebody has ended it early, or is about to.
   bool IsEnding() const {
     return want_end_.has_value() || !ended_early_.empty() ||
-           (wanted_.has_value() && wanted_->to.has_ending());
+           (agreement_.wish().has_value() &&
+            agreement_.wish()->to.has_ending());
   }
   // The job is to end as soon as all workers can complete the same steps. Once
   // more: without effect.
@@ -87,8 +83,8 @@ class ModeChanger {
   bool IsCutting() const { return shards_cut_ || WaitsForCut(); }
   // Of these: the view has not got it yet.
   bool WaitsForCut() const {
-    return want_cut_.has_value() ||
-           (wanted_.has_value() && wanted_->to.has_cutting());
+    return want_cut_.has_value() || (agreement_.wish().has_value() &&
+                                     agreement_.wish()->to.has_cutting());
   }
   // No shard needs to make the view's cut any more.
   void CutDone() { shards_cut_ = false; }
@@ -96,7 +92,9 @@ class ModeChanger {
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
   void OnStepLimit(Incarnation incarnation, const wire::StepLimit& limit,
-                   const wire::View& view);
+                   const wire::View& view) {
+    agreement_.OnStepLimit(incarnation, limit, view);
+  }
   void OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
                 const wire::View& view);
   // The end of the job if the workers' models differ.
@@ -107,12 +105,13 @@ class ModeChanger {
   // The worker is no longer a member, as the view of this number is the first
   // to tell.
   void OnGone(const Worker& worker, uint64_t view_number);
-  // This server is gone. As the view of that number is the first to tell,
-  // others own its shards.
-  void OnServerGone(int32_t server, uint64_t view_number);
-  // How far the shards of this server were when its threads had seen the view
-  // of this number (run::ServerStats).
-  void OnServer(int32_t server, uint64_t seen_view, Clock reached);
+  // As in ClockAgreement.
+  void OnServerGone(int32_t server, uint64_t view_number) {
+    agreement_.OnServerGone(server, view_number);
+  }
+  void OnServer(int32_t server, uint64_t seen_view, Clock reached) {
+    agreement_.OnServer(server, seen_view, reached);
+  }
 
   // Brings the view up to what is known. Call it after each of the calls above,
   // when a worker has gone or is done, and when moves are done. `seconds`:
@@ -138,17 +137,6 @@ class ModeChanger {
   int32_t changes() const { return changes_; }
 
  private:
-  struct Wanted {
-    wire::ModeChange to;  // Another mode, the end of the job, or a cut.
-    std::string reason;
-  };
-  // Where the workers stop that the open change waits for.
-  struct Limits {
-    std::vector<Clock> of;  // Of each worker; of one that is done, the end.
-    // And of those who are gone, as far as somebody has to get there.
-    Clock largest = 0;
-    bool all = true;  // Else some are not known yet.
-  };
   struct Report {
     int32_t rank = 0;
     Incarnation incarnation = 0;
@@ -156,29 +144,25 @@ class ModeChanger {
   };
 
   // Completes "...: the job ends".
-  static std::string DroppedText(const Wanted& wanted, const wire::View& view);
+  std::string DroppedText(const wire::View& view) const;
   // nullopt: nothing is wanted that may begin now.
-  std::optional<Wanted> NextWanted();
+  std::optional<ClockAgreement::Wish> NextWish();
   // The clock at which the open change can be, which is none that exists if it
   // is not below the job's end.
-  Clock ClockOf(const Limits& limits, const wire::View& view) const;
+  Clock ClockOf(const ClockAgreement::Limits& limits,
+                const wire::View& view) const;
   // The job ends, or the wanted phase begins, at this clock.
   void SettleAt(Clock from, ViewEditor* editor, News* news);
   // The cut of workers that do not wait for each other is where each of them
   // has promised to stop; else it is at one clock for all. nullopt: it would be
   // at the end of the job.
   std::optional<wire::Cut> CutOf(const std::vector<Worker>& workers,
-                                 const Limits& limits,
+                                 const ClockAgreement::Limits& limits,
                                  const wire::View& view) const;
   void SettleCut(const wire::Cut& cut, ViewEditor* editor, News* news);
 
-  // No shard is beyond this clock because of a worker that has gone. nullopt:
-  // that is not known yet.
-  std::optional<Clock> ReachedByTheGone(const wire::View& view) const;
-  Limits LimitsOf(const std::vector<Worker>& workers,
-                  const wire::View& view) const;
   // Each true if the view changed.
-  bool Open(ViewEditor* editor);
+  bool Begin(ViewEditor* editor);
   bool Settle(const std::vector<Worker>& workers, ViewEditor* editor,
               News* news);
   bool Gather(const std::vector<Worker>& workers, ViewEditor* editor) const;
@@ -188,21 +172,13 @@ class ModeChanger {
                            const wire::View& view) const;
 
   const config::Sync sync_;
-  std::optional<Wanted> wanted_;  // Until the view has its clock.
+  ClockAgreement agreement_;
   // After that one, the cut before the end. Why.
   std::optional<std::string> want_cut_;
   std::optional<std::string> want_end_;
   bool shards_cut_ = false;  // Shards may still have to make the view's cut.
   std::string ended_early_;
-  std::vector<std::string> reasons_;     // Of each phase of the view.
-  std::map<Incarnation, Clock> limits_;  // For the change that is open.
-  // The first view without whoever has gone last; 0: nobody has in this phase.
-  uint64_t gone_in_ = 0;
-  struct Reached {
-    uint64_t seen_view = 0;
-    Clock clock = 0;
-  };
-  std::map<int32_t, Reached> servers_;  // By index.
+  std::vector<std::string> reasons_;  // Of each phase of the view.
   std::map<Incarnation, Clock> arrived_;
   std::map<Incarnation, int> entered_;          // Index of the last phase.
   std::map<int, std::vector<Report>> reports_;  // By phase not yet entered.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
+#include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 
@@ -53,18 +54,17 @@ void ModeControl::Start(CoordinatorEffects* effects) {
   if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
 }
 
-void ModeControl::OnGone(const Member& worker) {
-  changer_.OnGone({.rank = worker.index(),
-                   .incarnation = worker.incarnation,
-                   .clock = worker.worker.clock(),
-                   .done = worker.done},
+void ModeControl::OnGone(const Departure& gone, CoordinatorEffects*) {
+  if (!editor_->running()) return;
+  const Member& member = gone.member;
+  news_ = true;
+  if (!member.worker_role())
+    return changer_.OnServerGone(member.index(), editor_->next_number());
+  changer_.OnGone({.rank = member.index(),
+                   .incarnation = member.incarnation,
+                   .clock = member.worker.clock(),
+                   .done = member.done},
                   editor_->next_number());
-  news_ = true;
-}
-
-void ModeControl::OnServerGone(int32_t server) {
-  changer_.OnServerGone(server, editor_->next_number());
-  news_ = true;
 }
 
 void ModeControl::OnServerStats(const Member& server) {
@@ -94,10 +94,10 @@ void ModeControl::OnCall(const Member& worker, const wire::Call& call,
   news_ = true;
 }
 
-bool ModeControl::Advance(double seconds, CoordinatorEffects* effects) {
-  if (!std::exchange(news_, false)) return false;
+bool ModeControl::Advance(const Moment& moment, CoordinatorEffects* effects) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
   const Clock arrived = editor_->view().arrived();
-  ModeChanger::News news = changer_.Advance(Workers(), seconds, editor_);
+  ModeChanger::News news = changer_.Advance(Workers(), moment.seconds, editor_);
   // They part now. Should they all-reduce once more, what they told each other
   // to connect is out of date.
   if (editor_->view().arrived() != arrived) editor_->Regroup();
@@ -263,8 +263,9 @@ void ModeControl::AskPolicy(absl::Time now, CoordinatorEffects* effects) {
   Change(decision->mode, decision->reason, effects);
 }
 
-absl::Time ModeControl::NextLook() const {
-  return policy_.has_value() ? policy_->NextLook() : absl::InfiniteFuture();
+WakeUp ModeControl::NextWakeUp() const {
+  if (!editor_->running() || !policy_.has_value()) return {};
+  return {.at = policy_->NextLook()};
 }
 
 bool ModeControl::follows_given_delays() const {
@@ -288,24 +289,47 @@ std::string ModeControl::WhyNoneJoins() const {
   return ModeChanger::WhyNoneJoins(editor_->view());
 }
 
-coordinator::ModesState ModeControl::Keep() const {
+void ModeControl::Keep(absl::Time, KeptState* kept) {
   coordinator::ModesState state;
   changer_.Keep(&state);
   state.set_policy(policy_.has_value());
-  return state;
+  kept->Put("modes", state);
 }
 
-void ModeControl::Load(const coordinator::ModesState& state,
-                       CoordinatorEffects* effects) {
+absl::Status ModeControl::Load(const StateReader& reader, const Moment&,
+                               CoordinatorEffects* effects) {
+  const wire::View& view = editor_->view();
+  if (view.phase_size() == 0) return absl::OkStatus();
+  coordinator::ModesState state;
+  SL_RETURN_IF_ERROR(reader.Read("modes", &state));
+  if (state.reason_size() != view.phase_size() ||
+      (view.has_change() && !state.has_wanted())) {
+    return reader.Broken("modes", "it does not fit the view");
+  }
   changer_.Load(state);
+  // The Checkpointer knows of the same cut.
+  coordinator::CheckpointsState checkpoints;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
+  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
+  if (editor_->running() &&
+      (WaitsForCut() != waits || (IsCutting() && !checkpoints.under_way()))) {
+    return reader.Broken("checkpoints", "they do not fit the cut under way");
+  }
   if (state.policy()) SwitchPolicyOn(effects);
   news_ = true;
+  return absl::OkStatus();
 }
 
-void ModeControl::PutStatus(absl::Time now, wire::StatusReply* status) const {
+void ModeControl::PutStatus(const StatusQuestion& question,
+                            wire::StatusReply* status) const {
   for (const run::ModeRecord& record : changer_.last_changes())
     *status->add_mode_changed() = record;
-  if (policy_.has_value()) status->set_mode_policy(policy_->Text(now));
+  if (policy_.has_value())
+    status->set_mode_policy(policy_->Text(question.moment.now));
+}
+
+void ModeControl::PutSummary(run::Summary* summary) const {
+  summary->set_mode_changes(changer_.changes());
 }
 
 }  // namespace slackline

@@ -19,11 +19,12 @@
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_changer.h"
 #include "server/coordinator/mode_policy.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class ModeControl {
+class ModeControl : public CoordinatorPart {
  public:
   struct Options {
     config::Sync sync;
@@ -59,19 +60,17 @@ class ModeControl {
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
   void OnServerStats(const Member& server);
-  void OnGone(const Member& worker);
-  // Others own its shards from the next view on, if it had any.
-  void OnServerGone(int32_t server);
+  // Others own the shards of a server from the next view on, if it had any.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A worker is gone or done, or moves are done.
   void NoteNews() { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at
-  // NextLook().
+  // NextWakeUp().
   void AskPolicy(absl::Time now, CoordinatorEffects* effects);
-  absl::Time NextLook() const;
+  WakeUp NextWakeUp() const override;
 
-  // Brings the view up to all of that, once at the end of an event. True if the
-  // view changed. `seconds`: since the job began to run.
-  bool Advance(double seconds, CoordinatorEffects* effects);
+  // Brings the view up to all of that. True if the view changed.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // The job's delays are given: there is no other mode, every worker has to
   // stay, none comes later, and no shard moves.
@@ -82,13 +81,15 @@ class ModeControl {
   // Empty, or why no worker can join just now.
   std::string WhyNoneJoins() const;
 
-  // For the next coordinator. The policy measures anew.
-  coordinator::ModesState Keep() const;
-  void Load(const coordinator::ModesState& state, CoordinatorEffects* effects);
+  // The policy measures anew.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   // Everything about modes that people ask for.
-  void PutStatus(absl::Time now, wire::StatusReply* status) const;
-  int32_t changes() const { return changer_.changes(); }
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   std::vector<ModeChanger::Worker> Workers() const;

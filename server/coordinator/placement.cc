@@ -57,9 +57,10 @@ absl::Status Placement::MayMove() const {
   return modes_->MayMove();
 }
 
-void Placement::Order() {
-  if (!std::exchange(news_, false)) return;
+bool Placement::Advance(const Moment&, CoordinatorEffects*) {
+  if (!editor_->running() || !std::exchange(news_, false)) return false;
   if (MayMove().ok()) rebalancer_.Order(editor_);
+  return false;  // What moves is waited for, and waits for nobody.
 }
 
 std::vector<Rebalancer::Server> Placement::Servers() const {
@@ -91,13 +92,13 @@ std::string Placement::WhyMustStay(const Member& server) const {
   return "";
 }
 
-void Placement::OnGone(const Member& server, absl::Time now,
-                       CoordinatorEffects* effects) {
-  rebalancer_.Forget(server.index());
+void Placement::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+  if (!editor_->running() || gone.member.worker_role()) return;
+  rebalancer_.Forget(gone.member.index());
   news_ = true;
   // Loads have to be measured anew before they say anything.
   next_plan_ = std::max(
-      next_plan_, now + absl::Milliseconds(options_.config.interval_ms()));
+      next_plan_, gone.now + absl::Milliseconds(options_.config.interval_ms()));
   const auto& servers = members_->servers();
   if (std::all_of(servers.begin(), servers.end(),
                   [](const auto& entry) { return entry.second->draining; })) {
@@ -274,32 +275,39 @@ std::string Placement::OnLost(const Member& source,
   return sentence;
 }
 
-void Placement::Keep(KeptState* kept) {
+WakeUp Placement::NextWakeUp() const {
+  if (!editor_->running()) return {};
+  return {.at = next_plan_};
+}
+
+void Placement::Keep(absl::Time, KeptState* kept) {
   coordinator::MovesState state;
   rebalancer_.Keep(kept, &state);
   state.set_round_due(round_due_);
   kept->Put("moves", state);
 }
 
-absl::Status Placement::Load(const StateReader& reader, absl::Time now) {
+absl::Status Placement::Load(const StateReader& reader, const Moment& moment,
+                             CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
   coordinator::MovesState state;
   SL_RETURN_IF_ERROR(reader.Read("moves", &state));
   round_due_ = state.round_due();
   news_ = true;
-  PutOffPlan(now);
+  PutOffPlan(moment.now);
   SL_RETURN_IF_ERROR(rebalancer_.Load(reader, state));
   if (!editor_->running() || rebalancer_.AreOrdered(editor_->view().move()))
     return absl::OkStatus();
   return reader.Broken("move/", "the view lists other moves");
 }
 
-void Placement::PutStatus(int64_t moves_known,
+void Placement::PutStatus(const StatusQuestion& question,
                           wire::StatusReply* status) const {
   *status->mutable_plan() = rebalancer_.Present();
   int64_t number = rebalancer_.shards_moved() -
                    static_cast<int64_t>(rebalancer_.last_moves().size());
   for (const run::MoveRecord& record : rebalancer_.last_moves()) {
-    if (number++ >= moves_known) *status->add_moved() = record;
+    if (number++ >= question.moves_known) *status->add_moved() = record;
   }
   status->set_moves(rebalancer_.shards_moved());
 }

@@ -16,12 +16,13 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/rebalancer.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Placement {
+class Placement : public CoordinatorPart {
  public:
   // The others outlive it.
   // `host_server` has the coordinator in its process, and has to stay.
@@ -52,10 +53,9 @@ class Placement {
   Arrivals OnServerStats(const Member& server, double seconds, absl::Time now,
                          CoordinatorEffects* effects);
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
-  absl::Time NextPlan() const { return next_plan_; }
-  // A server is gone, and is no longer in the view.
-  void OnGone(const Member& server, absl::Time now,
-              CoordinatorEffects* effects);
+  WakeUp NextWakeUp() const override;
+  // The moves of a server go with it.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
   // A server has joined the running job in place of one that is gone: what the
   // others had to take over is balanced once, if shards may move at all, as
   // soon as there is a load to go by, however little.
@@ -63,19 +63,21 @@ class Placement {
 
   // There may be room for a move that had to wait.
   void NoteNews() { news_ = true; }
-  // Orders what can start now, if there is news. To be called at the end of an
-  // event.
-  void Order();
+  void OnNews() override { news_ = true; }
+  // Orders what can start now, if there is news.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // Empty, or why the server cannot leave.
   std::string WhyMustStay(const Member& server) const;
 
-  // For the next coordinator, as of the Rebalancer. `now`: when it begins.
-  void Keep(KeptState* kept);
-  absl::Status Load(const StateReader& reader, absl::Time now);
+  // As of the Rebalancer.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
-  void PutStatus(int64_t moves_known, wire::StatusReply* status) const;
-  void PutSummary(run::Summary* summary) const;
+  void PutStatus(const StatusQuestion& question,
+                 wire::StatusReply* status) const override;
+  void PutSummary(run::Summary* summary) const override;
 
  private:
   // And is not drained.
@@ -96,7 +98,7 @@ class Placement {
   ViewEditor* const editor_;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
-  bool news_ = false;       // For Order().
+  bool news_ = false;       // For Advance().
   bool round_due_ = false;  // Even if nothing is planned automatically.
 };
 

@@ -37,6 +37,8 @@ class RunTotals {
     int32_t rank = 0;
     const run::WorkerStats* stats = nullptr;
   };
+  // Of the workers that are gone.
+  int64_t examples_of_gone() const { return examples_; }
   // Sets what follows from the statistics of those who are gone and of those
   // who are there, and from the sentences. Returns the examples of all.
   int64_t Put(const std::vector<Worker>& workers,

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/some_names.h"
+#include "common/status.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -50,8 +51,12 @@ std::string Suspension::WhyLate() const {
       " were still at work after it");
 }
 
-void Suspension::Advance(absl::Time awake_now, CoordinatorEffects* effects) {
-  if (!reason_.has_value()) return;
+bool Suspension::Advance(const Moment& moment, CoordinatorEffects* effects) {
+  if (reason_.has_value()) AskOrEnd(moment.awake, effects);
+  return false;  // The Checkpointer's turn comes after this one.
+}
+
+void Suspension::AskOrEnd(absl::Time awake_now, CoordinatorEffects* effects) {
   const std::optional<absl::StatusOr<std::string>> answer =
       checkpointer_->TakeAnswerTo(kSelf);
   if (editor_->ended()) return;
@@ -87,6 +92,29 @@ void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {
                             "or, by hand, of every server"));
   end.set_clock(last.clock());
   editor_->End(std::move(end));
+}
+
+WakeUp Suspension::NextWakeUp() const {
+  if (!reason_.has_value() || !editor_->running()) return {};
+  return {.awake = gives_up_at_};
+}
+
+void Suspension::Keep(absl::Time, KeptState* kept) {
+  coordinator::CheckpointsState state = checkpointer_->ToKeep();
+  if (reason_.has_value()) state.set_suspends(*reason_);
+  kept->Put("checkpoints", state);
+}
+
+absl::Status Suspension::Load(const StateReader& reader, const Moment& moment,
+                              CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
+  coordinator::CheckpointsState state;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &state));
+  checkpointer_->Restore(state, moment.now);
+  if (!state.has_suspends()) return absl::OkStatus();
+  reason_ = state.suspends();
+  gives_up_at_ = moment.awake + options_.timeout;
+  return absl::OkStatus();
 }
 
 void Suspension::StopBecause(absl::string_view why) {

@@ -25,11 +25,12 @@
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
-class Suspension {
+class Suspension : public CoordinatorPart {
  public:
   struct Options {
     // From the wish to the end of the job, in awake time.
@@ -49,24 +50,20 @@ class Suspension {
   // joins it.
   void Ask(const std::string& reason, absl::Time awake_now,
            CoordinatorEffects* effects);
-  // Ends the job if it is time: before and after the Checkpointer draws its
-  // conclusions, and once the job has ended.
-  void Advance(absl::Time awake_now, CoordinatorEffects* effects);
-  // In awake time.
-  absl::Time GivesUpAt() const {
-    return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
-  }
-  // For the next coordinator: why the job is to be suspended; nullopt: it is
-  // not.
-  const std::optional<std::string>& reason() const { return reason_; }
-  // The time for it begins anew.
-  void Load(const std::string& reason, absl::Time awake_now) {
-    reason_ = reason;
-    gives_up_at_ = awake_now + options_.timeout;
-  }
+  // Ends the job if it is time: before the Checkpointer draws its conclusions,
+  // and when that has news. Takes its answer off once the job has ended, too.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
+  WakeUp NextWakeUp() const override;
+  // Together with the Checkpointer's state, which has the same key. The time
+  // for it begins anew.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
   bool under_way() const { return reason_.has_value() && !editor_->ended(); }
 
  private:
+  // Somebody wants the job to be suspended.
+  void AskOrEnd(absl::Time awake_now, CoordinatorEffects* effects);
   // Once all workers have done their last step: those whose programs still
   // work.
   std::vector<std::string> AtWork() const;

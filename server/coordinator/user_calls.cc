@@ -61,7 +61,7 @@ void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
   Answer(std::move(out), effects);
 }
 
-void UserCalls::AnswerCheckpoints(CoordinatorEffects* effects) {
+void UserCalls::AnswerCalls(CoordinatorEffects* effects) {
   for (const Checkpointer::Answer& answer : checkpointer_->TakeAnswers()) {
     Outgoing out = AnswerTo(answer.to.peer, answer.to.call_id, wire::OK);
     wire::CallReply& reply = *out.message.header.mutable_call_reply();
@@ -82,17 +82,21 @@ void UserCalls::Answer(Outgoing answer, CoordinatorEffects* effects) {
   effects->sends.push_back(std::move(answer));
 }
 
-coordinator::CallsState UserCalls::Keep() const {
+void UserCalls::Keep(absl::Time, KeptState* kept) {
+  if (!std::exchange(news_, false)) return;
   coordinator::CallsState state;
   for (const auto& [id, answer] : past_) {
     coordinator::CallsState::Call& call = *state.add_call();
     *call.mutable_peer() = PeerState(id.first);
     *call.mutable_reply() = answer.message.header.call_reply();
   }
-  return state;
+  kept->Put("calls", state);
 }
 
-absl::Status UserCalls::Load(const coordinator::CallsState& state) {
+absl::Status UserCalls::Load(const StateReader& reader, const Moment&,
+                             CoordinatorEffects*) {
+  coordinator::CallsState state;
+  SL_RETURN_IF_ERROR(reader.Read("calls", &state));
   for (const coordinator::CallsState::Call& call : state.call()) {
     SL_ASSIGN_OR_RETURN(const PeerId peer, PeerOf(call.peer()));
     Outgoing answer = AnswerTo(peer, call.reply().call_id(), wire::OK);

@@ -14,11 +14,12 @@
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
 #include "server/coordinator/placement.h"
 
 namespace slackline {
 
-class UserCalls {
+class UserCalls : public CoordinatorPart {
  public:
   // All outlive it.
   UserCalls(Placement* placement, ModeControl* modes,
@@ -31,13 +32,13 @@ class UserCalls {
               CoordinatorEffects* effects);
 
   // Answers those whose checkpoint has come, or will not.
-  void AnswerCheckpoints(CoordinatorEffects* effects);
+  void AnswerCalls(CoordinatorEffects* effects) override;
 
-  // For the next coordinator: a call that was carried out is not carried out
-  // again. InvalidArgument: of the state.
-  coordinator::CallsState Keep() const;
-  absl::Status Load(const coordinator::CallsState& state);
-  bool TakeNews() { return std::exchange(news_, false); }
+  // A call that was carried out is not carried out again by the next
+  // coordinator.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
 
   size_t kept() const { return past_.size(); }
 
@@ -49,7 +50,7 @@ class UserCalls {
   Checkpointer* const checkpointer_;
   // The last calls, oldest first, and their answers.
   std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> past_;
-  bool news_ = false;
+  bool news_ = false;  // For Keep().
 };
 
 }  // namespace slackline

@@ -443,8 +443,7 @@ TEST_F(RecoveryTest, SaysWhatTheCoordinatorBeforeWas) {
   checkpoint::Manifest manifest;
   manifest.set_run(5);
   Begin();
-  const absl::StatusOr<CoordinatorCore::Kept> kept =
-      CoordinatorCore::KeptIn(kept_);
+  const absl::StatusOr<KeptJob> kept = KeptJobIn(kept_);
   ASSERT_TRUE(kept.ok()) << kept.status();
   EXPECT_EQ(kept->job, "job");
   EXPECT_EQ(kept->run, 77u);
@@ -454,9 +453,8 @@ TEST_F(RecoveryTest, SaysWhatTheCoordinatorBeforeWas) {
   Effects effects;
   core_->Fail("it has to end", now_, &effects);
   Keep(std::move(effects));
-  EXPECT_TRUE(CoordinatorCore::KeptIn(kept_)->ended);
-  EXPECT_EQ(CoordinatorCore::KeptIn({}).status().code(),
-            absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(KeptJobIn(kept_)->ended);
+  EXPECT_EQ(KeptJobIn({}).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(RecoveryTest, WhatIsKeptDoesNotGrowWithTime) {

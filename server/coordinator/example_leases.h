@@ -1,0 +1,74 @@
+// ExampleLeases: calls of workers that ask for examples, in a job with
+// elastic sampling, and the end of such a job: it is over once all examples are
+// done. Who gets which examples is the LeaseBook's (lease_book.h).
+//
+// In a job with static sampling it refuses every call, and does nothing else.
+//
+// Deterministic state machine. Thread-compatible.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "proto/control.pb.h"
+#include "proto/run.pb.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/lease_book.h"
+#include "server/coordinator/membership.h"
+#include "server/coordinator/mode_control.h"
+#include "server/coordinator/part.h"
+#include "server/coordinator/state/kept_state.h"
+#include "server/coordinator/view_editor.h"
+
+namespace slackline {
+
+class ExampleLeases : public CoordinatorPart {
+ public:
+  // All of them outlive it.
+  ExampleLeases(const Membership* members, ModeControl* modes,
+                ViewEditor* editor)
+      : members_(members), modes_(modes), editor_(editor) {}
+
+  // The job begins, with what the first worker has brought.
+  void Start() { book_.Start(Elastic()); }
+
+  // Lease and has_examples.
+  static bool Takes(const wire::Call& call);
+  // One of these, of a worker that is a member.
+  void OnCall(const Member& worker, const wire::Call& call,
+              CoordinatorEffects* effects);
+  // What the worker had goes to others.
+  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+
+  // Ends the job if all examples are done: the view gets the clock at which it
+  // ends, and true is returned. Those who wait for examples are told once the
+  // view has it, whoever has ended the job.
+  bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
+
+  // Of a running job with elastic sampling: the epoch of the examples that are
+  // given next.
+  int64_t next_epoch() const { return book_.next_epoch(); }
+
+  // As in LeaseBook.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
+  void PutSummary(run::Summary* summary) const override;
+
+ private:
+  // True if the view has got the clock of the job's end.
+  bool EndIfAllDone(CoordinatorEffects* effects);
+  void FollowEnd(CoordinatorEffects* effects);
+  std::optional<wire::Elastic> Elastic() const;
+  static void Send(std::vector<LeaseBook::Answer> answers,
+                   CoordinatorEffects* effects);
+
+  const Membership* const members_;
+  ModeControl* const modes_;
+  ViewEditor* const editor_;
+  LeaseBook book_;
+};
+
+}  // namespace slackline
