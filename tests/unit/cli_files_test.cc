@@ -396,6 +396,23 @@ Configured LocalMembers(int servers, int workers) {
           .workers = std::vector<std::string>(workers, "127.0.0.1")};
 }
 
+TEST(StatusTest, JsonHasMembersByTheirIndex) {
+  wire::StatusReply status;
+  for (const int index : {2, 0, 1}) {
+    status.add_server()->set_index(index);
+    status.add_worker()->set_rank(index);
+    status.mutable_view()->add_server()->set_index(index);
+    status.mutable_view()->add_worker()->set_rank(index);
+  }
+  const nlohmann::ordered_json json = StatusJson(status);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(json["server"][i]["index"], i);
+    EXPECT_EQ(json["worker"][i]["rank"], i);
+    EXPECT_EQ(json["view"]["server"][i]["index"], i);
+    EXPECT_EQ(json["view"]["worker"][i]["rank"], i);
+  }
+}
+
 TEST(StatusTest, SaysWhomServersHaveRefused) {
   wire::StatusReply status = MakeStatus();
   EXPECT_THAT(StatusTable(status), Not(HasSubstr("refused")));
@@ -552,7 +569,8 @@ TEST(StatusTest, JsonHasTheNamesOfTheSchemaAndZeros) {
   EXPECT_EQ(json["server"][0]["pulls_parked"], 3);
   EXPECT_EQ(json["server"][0]["index"], 0);
   EXPECT_EQ(json["worker"][0]["retries"], 0);
-  EXPECT_EQ(json["worker"][1]["clock"], 20);
+  EXPECT_EQ(json["worker"][0]["clock"], 20);
+  EXPECT_EQ(json["worker"][1]["clock"], 21);
   EXPECT_EQ(json["moved"], nlohmann::ordered_json::array());
   EXPECT_EQ(json["gone"], nlohmann::ordered_json({"worker 2"}));
 }
