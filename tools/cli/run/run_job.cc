@@ -208,8 +208,12 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     {
       RunningJob job(options, config, std::move(cluster), client.get(),
                      key.get(), signals.get(), display);
+      if (timeline.has_value()) job.Follow(&*timeline);
       ended = job.Await();
-      if (timeline.has_value()) display->Print(timeline->Finish());
+      if (timeline.has_value()) {
+        if (const std::string said = timeline->Finish(); !said.empty())
+          display->Print(said);
+      }
       if (!ended.ok() && !job.supervisor().asked_to_end() &&
           job.supervisor().Cause() != wire::JobEnd::SUSPENDED) {
         gone = place->WhatIsGone();
