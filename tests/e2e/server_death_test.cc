@@ -2,6 +2,8 @@
 // Method: kill -9 in the midst of a job.
 #include <signal.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -91,6 +93,22 @@ TEST_F(ServerDeath, Server0IsNamedByTheRun) {
   EXPECT_EQ(summary["state"], "FAILED");
   EXPECT_EQ(summary["cause"], "SERVER_LOST");
   EXPECT_EQ(summary["about"], nlohmann::json({"server 0"}));
+  // What the records have, although nobody is left who knows more.
+  int64_t step = 0;
+  double seconds = 0;
+  for (const nlohmann::json& record :
+       ReadJsonLines(Path("run/metrics.jsonl"))) {
+    step = std::max(step, record["step"].get<int64_t>());
+    if (record["kind"] == "train")
+      seconds = std::max(seconds, record["seconds"].get<double>());
+  }
+  ASSERT_GT(step, 0);
+  EXPECT_GE(summary["steps"], step);
+  EXPECT_EQ(summary["wall_seconds"], seconds);
+  EXPECT_GT(summary["examples_per_second"], 0);
+  EXPECT_TRUE(summary["train_loss"].is_number());
+  EXPECT_THAT(summary["files_incomplete"].get<std::string>(),
+              HasSubstr(absl::StrCat("the records end early, at step ", step)));
 }
 
 TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {
