@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/config/bounds.h"
@@ -47,6 +48,24 @@ bool IsNumericAddress(absl::string_view host) {
 // Two names for one interface would hide a port that is taken twice.
 std::string SameHostKey(const std::string& host) {
   return host == "localhost" ? "127.0.0.1" : CanonicalHost(host);
+}
+
+// The numeric address that is meant by one with letters that look like digits,
+// as in "127.0.0.l"; empty: none is.
+std::string AddressWithDigits(const std::string& host) {
+  const std::vector<std::string> parts = absl::StrSplit(host, '.');
+  if (parts.size() != 4) return "";
+  int numbers = 0;
+  std::string meant;
+  for (const std::string& part : parts) {
+    numbers += IsNumericAddress(part) ? 1 : 0;
+    absl::StrAppend(
+        &meant, meant.empty() ? "" : ".",
+        absl::StrReplaceAll(part,
+                            {{"l", "1"}, {"I", "1"}, {"o", "0"}, {"O", "0"}}));
+  }
+  // A name may have single letters between its dots.
+  return numbers >= 2 && numbers < 4 && IsNumericAddress(meant) ? meant : "";
 }
 
 // Empty if `host` can be connected to as it is written, else what is wrong.
@@ -95,6 +114,12 @@ std::string HostProblem(const std::string& host) {
                           "worker {index}, the number of the process in its "
                           "group");
     }
+  }
+  if (const std::string meant = AddressWithDigits(host); !meant.empty()) {
+    return absl::StrCat("value is ", host,
+                        ", with a letter in place of a digit; an IPv4 address "
+                        "has four numbers from 0 to 255; did you mean ",
+                        meant, "?");
   }
   if (!IsNumericAddress(host)) return "";
   const std::vector<std::string> parts = absl::StrSplit(host, '.');

@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/config/field_names.h"
 #include "common/config/nearest_name.h"
+#include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
 #include "proto/cluster.pb.h"
 
@@ -129,10 +130,62 @@ std::string UnknownFlagText(const CLI::App& called, const std::string& flag,
       meant.empty() ? "" : absl::StrCat("; did you mean ", meant, "?"));
 }
 
-std::string UnknownWordText(const CLI::App& called, const std::string& word) {
+// The option of this name, as in "--epochs"; nullptr: there is none.
+const CLI::Option* OptionOf(const CLI::App& called, const std::string& flag) {
+  if (!absl::StartsWith(flag, "--")) return nullptr;
+  for (const CLI::Option* const option : called.get_options()) {
+    const std::vector<std::string>& names = option->get_lnames();
+    if (std::count(names.begin(), names.end(), flag.substr(2)) > 0)
+      return option;
+  }
+  return nullptr;
+}
+
+// What is to be written in place of "--timeline 5", whose flag may have a
+// value, or of "--dry-run 5", whose flag has none.
+std::string BehindFlagText(const CLI::Option& option, const std::string& flag,
+                           const std::string& word) {
+  // What the flag alone stands for; a number, if it may be another one, too.
+  const std::string alone = option.get_flag_value(flag.substr(2), "");
+  if (alone == "true" || alone == "false")
+    return absl::StrCat("; ", flag, " takes no value: leave it out");
+  return absl::StrCat("; ", flag, " takes its value behind '=': ", flag, "=",
+                      word);
+}
+
+// A program that should stand behind "--": the command as it should be.
+std::string WithDashes(const std::string& name,
+                       const std::vector<std::string>& arguments,
+                       std::vector<std::string>::const_iterator program) {
+  // The first argument is the subcommand.
+  std::vector<std::string> words(arguments.begin() + 1, program);
+  words.emplace_back("--");
+  if (absl::EndsWith(*program, ".py")) words.emplace_back("python3");
+  words.insert(words.end(), program, arguments.end());
+  return absl::StrCat("; a program for the workers stands behind --: ", name,
+                      " ", ShellLine(words));
+}
+
+std::string OneTooManyText(const CLI::App& called, const std::string& word,
+                           const std::vector<std::string>& arguments,
+                           bool before_programs) {
+  const std::string text =
+      absl::StrCat("'", word, "' is one argument too many");
+  const auto at = std::find(arguments.begin(), arguments.end(), word);
+  if (at == arguments.begin() || at == arguments.end()) return text;
+  const CLI::Option* const before = OptionOf(called, *(at - 1));
+  if (before != nullptr && before->get_expected_max() == 0)
+    return absl::StrCat(text, BehindFlagText(*before, *(at - 1), word));
+  if (!before_programs) return text;
+  return absl::StrCat(text, WithDashes(FullName(called), arguments, at));
+}
+
+std::string UnknownWordText(const CLI::App& called, const std::string& word,
+                            const std::vector<std::string>& arguments,
+                            bool before_programs) {
   const std::vector<std::string> subcommands = SubcommandsOf(called);
   if (subcommands.empty())
-    return absl::StrCat("'", word, "' is one argument too many");
+    return OneTooManyText(called, word, arguments, before_programs);
   const std::string meant = NearestName(word, subcommands);
   return absl::StrCat(
       "'", word, "' is no subcommand; ",
@@ -144,8 +197,12 @@ std::string UnknownWordText(const CLI::App& called, const std::string& word) {
 }  // namespace
 
 std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
-                           const std::vector<std::string>& arguments) {
+                           const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& before_programs) {
   const CLI::App& called = Called(app);
+  const bool is_before_programs =
+      std::count(before_programs.begin(), before_programs.end(),
+                 called.get_name()) > 0;
   const std::vector<std::string> unknown = called.remaining();
   std::string what = error.what();
   const auto is = [&](CLI::ExitCodes code) {
@@ -157,12 +214,15 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
     const auto flag = std::find_if(
         unknown.begin(), unknown.end(),
         [](const auto& word) { return absl::StartsWith(word, "-"); });
-    // Where a subcommand is not understood, nor are the flags behind it.
+    // Where a subcommand is not understood, nor are the flags behind it; and
+    // those of a program that begins before them are its own.
     const bool is_flag =
         flag != unknown.end() &&
-        (SubcommandsOf(called).empty() || flag == unknown.begin());
+        ((SubcommandsOf(called).empty() && !is_before_programs) ||
+         flag == unknown.begin());
     what = is_flag ? UnknownFlagText(called, *flag, arguments)
-                   : UnknownWordText(called, unknown.front());
+                   : UnknownWordText(called, unknown.front(), arguments,
+                                     is_before_programs);
   }
   const std::string name = FullName(called);
   return absl::StrCat(name, ": ", what, "\n`", name,
@@ -170,9 +230,11 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
 }
 
 int ExitOnParseError(const CLI::App& app, const CLI::ParseError& error,
-                     const std::vector<std::string>& arguments) {
+                     const std::vector<std::string>& arguments,
+                     const std::vector<std::string>& before_programs) {
   if (error.get_exit_code() == 0) return app.exit(error);
-  std::fprintf(stderr, "%s\n", UsageErrorText(app, error, arguments).c_str());
+  std::fprintf(stderr, "%s\n",
+               UsageErrorText(app, error, arguments, before_programs).c_str());
   return kExitUsage;
 }
 

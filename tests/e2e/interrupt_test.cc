@@ -63,18 +63,21 @@ TEST_F(Interrupt, OnceMoreStopsTheWholeRunAtOnce) {
   run->Signal(SIGTERM);  // As at the second Ctrl-C, which might come late.
   EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
   ExpectNoProcessLeft();
-  EXPECT_THAT(run->Output(), HasSubstr("interrupted: stopping the job"));
+  constexpr char kWhy[] = "SIGTERM to slackline run stopped the job";
+  EXPECT_THAT(run->Output(), HasSubstr("SIGTERM: stopping the job at once"));
   EXPECT_THAT(run->Output(),
               HasSubstr(absl::StrCat("the job failed (logs: ", Path("run"),
-                                     "/logs): interrupted by the user")));
+                                     "/logs): ", kWhy)));
+  EXPECT_THAT(run->Output(), HasSubstr(absl::StrCat("\nwhat ", Path("run"),
+                                                    " has: no model; ")));
   const nlohmann::json summary = ReadJson(Path("run/summary.json"));
   EXPECT_EQ(summary["cause"], "STOPPED");
-  EXPECT_EQ(summary["reason"], "interrupted by the user");
+  EXPECT_THAT(summary["reason"].get<std::string>(), HasSubstr(kWhy));
   // Everybody was told, and nobody had to be killed.
   for (const char* const member : {"server-0", "server-1", "worker-0",
                                    "worker-1", "worker-2", "worker-3"}) {
     EXPECT_THAT(ReadText(Path(absl::StrCat("run/logs/", member, ".log"))),
-                HasSubstr("interrupted by the user"))
+                HasSubstr(kWhy))
         << member;
   }
 }
@@ -98,7 +101,9 @@ TEST_F(Interrupt, WhileAJobFormsTheExitCodeSaysWhoHasEndedIt) {
     run->Signal(signal);
     EXPECT_EQ(run->WaitText(kStopMax), exit) << run->Output();
     ExpectNoProcessLeft();
-    EXPECT_THAT(run->Output(), HasSubstr("interrupted by the user"));
+    EXPECT_THAT(run->Output(),
+                HasSubstr(signal == SIGINT ? "interrupted by the user"
+                                           : "SIGTERM to slackline run"));
     EXPECT_EQ(ReadJson(Path(name + "/summary.json"))["cause"], "STOPPED");
   }
 }

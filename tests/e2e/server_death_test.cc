@@ -2,6 +2,8 @@
 // Method: kill -9 in the midst of a job.
 #include <signal.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -91,6 +93,51 @@ TEST_F(ServerDeath, Server0IsNamedByTheRun) {
   EXPECT_EQ(summary["state"], "FAILED");
   EXPECT_EQ(summary["cause"], "SERVER_LOST");
   EXPECT_EQ(summary["about"], nlohmann::json({"server 0"}));
+  // What the records have, although nobody is left who knows more.
+  int64_t step = 0;
+  double seconds = 0;
+  for (const nlohmann::json& record :
+       ReadJsonLines(Path("run/metrics.jsonl"))) {
+    step = std::max(step, record["step"].get<int64_t>());
+    if (record["kind"] == "train")
+      seconds = std::max(seconds, record["seconds"].get<double>());
+  }
+  ASSERT_GT(step, 0);
+  EXPECT_GE(summary["steps"], step);
+  EXPECT_EQ(summary["wall_seconds"], seconds);
+  EXPECT_GT(summary["examples_per_second"], 0);
+  EXPECT_TRUE(summary["train_loss"].is_number());
+  EXPECT_THAT(summary["files_incomplete"].get<std::string>(),
+              HasSubstr(absl::StrCat("the records end early, at step ", step)));
+}
+
+// Nobody writes how the job has ended: its processes end with it.
+TEST_F(ServerDeath, OfARunThatWasKilledStatusSaysWhatIsKnown) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), arguments_);
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  ASSERT_TRUE(WaitUntil(
+      kJobMax, [&] { return !ReadText(Path("run/metrics.jsonl")).empty(); }));
+  run->Signal(SIGKILL);
+  run->WaitText(kEndMax);
+  ExpectNoProcessLeft();
+  for (const char* const command : {"status", "open", "top"}) {
+    const std::unique_ptr<Process> tool =
+        StartTool(command, {command, Path("run"), "--timeout-ms=300"});
+    EXPECT_EQ(tool->WaitText(kJobMax),
+              command[0] == 's' ? "exited with code 6" : kFailed);
+    EXPECT_THAT(
+        tool->Output(),
+        AllOf(HasSubstr(absl::StrCat("the `slackline run` of ", Path("run"),
+                                     " has ended without summary.json")),
+              HasSubstr("killed by SIGKILL"),
+              HasSubstr("its records end at step "), HasSubstr("--new-run")));
+  }
+  const std::unique_ptr<Process> again = StartTool(
+      "again", {"run", Path("run/cluster.textproto"), "--out", Path("run")});
+  EXPECT_EQ(again->WaitText(kJobMax), kFailed);
+  EXPECT_THAT(again->Output(), HasSubstr("its `slackline run` was killed"));
 }
 
 TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {

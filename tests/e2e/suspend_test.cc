@@ -342,7 +342,11 @@ TEST_F(Suspend, WithoutABlockItEndsAtOnceAsEver) {
   run->Signal(SIGTERM);
   EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
   ExpectNoProcessLeft();
-  EXPECT_THAT(run->Output(), HasSubstr("interrupted: stopping the job"));
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("SIGTERM: stopping the job at once"),
+                    HasSubstr("its config has no checkpoint block; with "
+                              "checkpoint {} it takes a checkpoint first"),
+                    Not(HasSubstr("interrupted"))));
   EXPECT_EQ(SummaryOf("run")["cause"], "STOPPED");
   EXPECT_EQ(CheckpointsOf("run"), 0);
 }

@@ -237,6 +237,29 @@ TEST_F(Timeline, WhoDiesMeanwhileIsNamedAndTheOthersAreThere) {
   Stop(run.get());
 }
 
+TEST_F(Timeline, WithoutAWorkerInItTheCommandFails) {
+  const std::unique_ptr<Process> run = StartLongJob();
+  const auto status = AwaitProgress(Config());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  for (const int rank : {0, 1})
+    SignalProcess(WorkerPid(*status, rank), SIGKILL);
+  const std::unique_ptr<Process> trace = StartTool(
+      "trace",
+      {"trace", Path("run"), "--seconds", "1", "--out", Path("timeline")});
+  EXPECT_EQ(trace->WaitText(kJobMax), kFailed) << trace->Output();
+  EXPECT_THAT(trace->Output(), HasSubstr("worker 0"));
+  EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
+}
+
+TEST_F(Timeline, ARunSaysWhenItsRecordingHasComeIn) {
+  const std::unique_ptr<Process> run = StartLongJob({"--timeline=0.5"});
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return absl::StrContains(run->Output(), "Open it at https://ui.perfetto");
+  })) << run->Output();
+  EXPECT_TRUE(run->running());
+  Stop(run.get());
+}
+
 TEST_F(Timeline, OneAtATimeAndAJobThatEndsGivesWhatThereIs) {
   const std::unique_ptr<Process> run = StartLongJob({"--timeline=100"});
   ASSERT_TRUE(AwaitProgress(Config()).has_value()) << run->Output();

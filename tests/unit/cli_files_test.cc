@@ -13,6 +13,8 @@
 #include "tools/cli/json.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/run_lock.h"
+#include "tools/cli/run/run_records.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline::cli_files_test {
@@ -136,6 +138,58 @@ TEST(LogsTest, TheTailOfALongFileStartsWithALine) {
   EXPECT_EQ(ReadTail((folder / "log").string(), 25),
             "second line\nthird line\n");
   EXPECT_EQ(ReadTail((folder / "none").string()), "");
+}
+
+// ---- Records of a run that has no summary -----------------------------------
+
+TEST(RunRecordsTest, SayWhatTheyKnowOfTheRun) {
+  const fs::path folder = TestFolder();
+  // Two workers of an earlier run came to step 10; this one begins there.
+  WriteFile(
+      folder / "metrics.jsonl",
+      R"({"kind":"train","rank":0,"step":10,"seconds":90,"loss":9,"examples_per_second":7}
+{"kind":"train","rank":0,"step":20,"seconds":1.0,"loss":2.0,"examples_per_second":100}
+{"kind":"train","rank":1,"step":20,"seconds":2.0,"loss":4.0,"examples_per_second":50}
+{"kind":"eval","rank":0,"step":20,"seconds":2.5,"loss":0.7,"accuracy":0.8}
+no record
+{"kind":"eval","rank":0,"step":30,"seconds":2.75,"loss":0.6}
+{"kind":"train","rank":0,"step":30,"seconds":2.0,"loss":1.0,"examples_per_second":300}
+{"kind":"train","rank":0,"step":40)");
+  run::Summary summary;
+  summary.set_steps(33);
+  const RecordsEnd end = PutRecordsOf(folder.string(), 10, &summary);
+  EXPECT_EQ(end.records, 5);
+  EXPECT_EQ(end.ToString(), "step 30, 2.8 s after the job began to run");
+  EXPECT_EQ(summary.steps(), 33) << "a status has said more";
+  EXPECT_EQ(summary.wall_seconds(), 2.0) << "of steps, not of evaluations";
+  EXPECT_EQ(summary.examples_per_second(), (100 + 300 + 2 * 50) / 2.0);
+  EXPECT_EQ(summary.train_loss(), 1.0) << "of who has come furthest";
+  EXPECT_EQ(summary.test_loss(), 0.6);
+  EXPECT_EQ(summary.test_accuracy(), 0.8);
+}
+
+TEST(RunRecordsTest, WhereThereAreNoneNothingIsSaid) {
+  const fs::path folder = TestFolder();
+  run::Summary summary;
+  EXPECT_EQ(PutRecordsOf(folder.string(), 0, &summary).records, 0);
+  WriteFile(folder / "metrics.jsonl", "");
+  EXPECT_EQ(PutRecordsOf(folder.string(), 0, &summary).records, 0);
+  EXPECT_EQ(summary.ByteSizeLong(), 0);
+}
+
+TEST(RunLockTest, IsHeldAsLongAsWhoTookItLives) {
+  const fs::path folder = TestFolder();
+  const std::string file = (folder / "cluster.textproto").string();
+  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kUnknown);
+  WriteFile(file, "job: 'by-hand'\n");
+  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kUnknown);
+  WriteFile(file, std::string(kWrittenByRun) + "job.textproto\n");
+  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kGone);
+  {
+    const RunLock lock = RunLock::Take(file);
+    EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kLives);
+  }
+  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kGone);
 }
 
 TEST(SummaryTest, ManyRunsMakeOneTable) {
@@ -396,6 +450,23 @@ Configured LocalMembers(int servers, int workers) {
           .workers = std::vector<std::string>(workers, "127.0.0.1")};
 }
 
+TEST(StatusTest, JsonHasMembersByTheirIndex) {
+  wire::StatusReply status;
+  for (const int index : {2, 0, 1}) {
+    status.add_server()->set_index(index);
+    status.add_worker()->set_rank(index);
+    status.mutable_view()->add_server()->set_index(index);
+    status.mutable_view()->add_worker()->set_rank(index);
+  }
+  const nlohmann::ordered_json json = StatusJson(status);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(json["server"][i]["index"], i);
+    EXPECT_EQ(json["worker"][i]["rank"], i);
+    EXPECT_EQ(json["view"]["server"][i]["index"], i);
+    EXPECT_EQ(json["view"]["worker"][i]["rank"], i);
+  }
+}
+
 TEST(StatusTest, SaysWhomServersHaveRefused) {
   wire::StatusReply status = MakeStatus();
   EXPECT_THAT(StatusTable(status), Not(HasSubstr("refused")));
@@ -552,7 +623,8 @@ TEST(StatusTest, JsonHasTheNamesOfTheSchemaAndZeros) {
   EXPECT_EQ(json["server"][0]["pulls_parked"], 3);
   EXPECT_EQ(json["server"][0]["index"], 0);
   EXPECT_EQ(json["worker"][0]["retries"], 0);
-  EXPECT_EQ(json["worker"][1]["clock"], 20);
+  EXPECT_EQ(json["worker"][0]["clock"], 20);
+  EXPECT_EQ(json["worker"][1]["clock"], 21);
   EXPECT_EQ(json["moved"], nlohmann::ordered_json::array());
   EXPECT_EQ(json["gone"], nlohmann::ordered_json({"worker 2"}));
 }

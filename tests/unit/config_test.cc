@@ -430,6 +430,11 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NegativeWarmUp", "limits {",
                   "schedule { warmup_steps: -1 } limits {",
                   "c.txt:9:12: schedule.warmup_steps: value is -1; 0 to", ""},
+        ErrorCase{"WarmUpBeyondMaxSteps", "train { epochs: 2 }",
+                  "train { max_steps: 10 } schedule { warmup_steps: 11 }",
+                  "c.txt:8:36: schedule.warmup_steps: value is 11, and the job "
+                  "has 10 steps",
+                  "at most 10 is required, or a longer job"},
         ErrorCase{"StepScheduleWithoutPeriod", "limits {",
                   "schedule { step {} } limits {",
                   "c.txt:9:12: schedule.step.every_epochs: is missing",
@@ -1308,6 +1313,38 @@ TEST(ConfigErrorsTest, LinearRegressionHasNoAccuracyToStopAt) {
                         HasSubstr("test_loss"))));
 }
 
+// ---- Warm-up ----------------------------------------------------------------
+
+// Two workers, with 100 examples in batches of 5: 10 steps an epoch.
+std::string WarmUpText(const std::string& warmup, const std::string& train) {
+  return absl::StrReplaceAll(
+      kMinimal,
+      {{"teacher_student {}", "teacher_student { train_examples: 100 }"},
+       {"batch_size: 16", "batch_size: 5"},
+       {"train { epochs: 2 }", absl::StrCat("schedule { warmup_steps: ", warmup,
+                                            " } train { ", train, " }")}});
+}
+
+TEST(ConfigWarmUpTest, IsNotLongerThanAJobWhoseLengthTheConfigSays) {
+  EXPECT_THAT(Errors(WarmUpText("30", "epochs: 3")), ElementsAre());
+  EXPECT_THAT(Errors(WarmUpText("31", "epochs: 3")),
+              ElementsAre(HasSubstr(
+                  "schedule.warmup_steps: value is 31, and the job has 30 "
+                  "steps of each worker")));
+  EXPECT_THAT(Errors(WarmUpText("5", "epochs: 3 max_steps: 4")),
+              ElementsAre(HasSubstr("at most 4 is required")));
+  // As --epochs does it.
+  EXPECT_THAT(Errors(WarmUpText("30", "epochs: 3"),
+                     {.mode = "", .sets = {"train.epochs=1"}}),
+              ElementsAre(HasSubstr("the job has 10 steps")));
+  // The files say how many examples there are.
+  EXPECT_THAT(
+      Errors(absl::StrReplaceAll(WarmUpText("1000000", "epochs: 1"),
+                                 {{"teacher_student { train_examples: 100 }",
+                                   "idx { folder: \"mnist\" }"}})),
+      ElementsAre());
+}
+
 // ---- Hosts ------------------------------------------------------------------
 
 // All hosts of kMinimal replaced, with `insecure: true` at the end.
@@ -1321,7 +1358,9 @@ std::string OnHost(const std::string& host) {
 TEST(ConfigHostTest, UsableNamesAndAddressesPass) {
   for (const std::string host :
        {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org",
-        "::1", "fd00::5", "FD00:0:0::5", "::ffff:10.0.0.5"}) {
+        "::1", "fd00::5", "FD00:0:0::5", "::ffff:10.0.0.5",
+        // Names whose parts are one letter, and look like digits.
+        "l.o.I.O", "10.l.o.org", "1.2.3.x"}) {
     EXPECT_THAT(Errors(OnHost(host)), ElementsAre()) << host;
   }
 }
@@ -1342,6 +1381,10 @@ TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
       {"10.0.0", "four numbers from 0 to 255"},
       {"10.0.0.256", "four numbers from 0 to 255"},
       {"10..0.5", "four numbers from 0 to 255"},
+      {"127.0.0.l",
+       "a letter in place of a digit; an IPv4 address has four "
+       "numbers from 0 to 255; did you mean 127.0.0.1?"},
+      {"1O.0.o.5", "did you mean 10.0.0.5?"},
       {"my host", "only letters, digits"},
       {std::string(254, 'x'), "at most 253"},
   };

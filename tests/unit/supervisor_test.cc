@@ -561,9 +561,15 @@ TEST_F(SupervisorTest, BeforeItRunsAJobIsStoppedByTheFirstInterrupt) {
 TEST_F(SupervisorTest, ATerminationStopsTheJobThenItsProcesses) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
-  supervisor_->OnTermination(now_);
+  EXPECT_THAT(supervisor_->OnTermination(now_),
+              HasSubstr("SIGTERM: stopping the job at once, and nothing is "
+                        "kept to go on from"));
   Supervisor::Effects effects = Pass(absl::Seconds(4));
-  EXPECT_EQ(effects.stop_reason, "interrupted by the user");
+  constexpr char kWhy[] =
+      "SIGTERM to slackline run stopped the job, and nothing was kept to go on "
+      "from, since its config has no checkpoint block; with checkpoint {} it "
+      "takes a checkpoint first, and --resume goes on from there";
+  EXPECT_EQ(effects.stop_reason, kWhy);
   EXPECT_EQ(effects.signal_others, 0);
   EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGTERM);
   EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGKILL);
@@ -571,7 +577,18 @@ TEST_F(SupervisorTest, ATerminationStopsTheJobThenItsProcesses) {
   EXPECT_THAT(Pass(absl::Milliseconds(50)).deaths, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_FALSE(supervisor_->finished());
-  EXPECT_EQ(supervisor_->Reason(), "interrupted by the user");
+  EXPECT_EQ(supervisor_->Reason(), kWhy);
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::STOPPED);
+}
+
+TEST_F(SupervisorTest, AHangupOfAJobWithoutCheckpointsIsNamed) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(supervisor_->OnHangup(now_), HasSubstr("SIGHUP: stopping"));
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).stop_reason,
+              HasSubstr("SIGHUP to slackline run stopped the job"));
+  EXPECT_EQ(supervisor_->OnHangup(now_), "");
+  EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("killing"));
 }
 
 TEST_F(SupervisorTest, ATerminationSuspendsAJobWithCheckpoints) {

@@ -21,6 +21,8 @@ class UsageErrorTest : public ::testing::Test {
     CLI::App* const run = app_.add_subcommand("run", "Runs.");
     run->add_option("CONFIG", config_, "A file")->required();
     run->add_option("--epochs", value_, "How many");
+    run->add_flag("--timeline{10}", seconds_, "Records, for so long");
+    run->add_flag("--dry-run", dry_run_, "Starts nothing");
     run->add_option("--set", sets_, "A change")->allow_extra_args(false);
     app_.add_subcommand("status", "Shows.")
         ->add_option("CONFIG", config_, "A file")
@@ -28,14 +30,15 @@ class UsageErrorTest : public ::testing::Test {
   }
 
   // What is said to these arguments, which are wrong.
-  std::string Text(const std::vector<std::string>& arguments) {
+  std::string Text(const std::vector<std::string>& arguments,
+                   const std::vector<std::string>& before_programs = {}) {
     std::vector<const char*> argv = {"tool"};
     for (const std::string& argument : arguments)
       argv.push_back(argument.c_str());
     try {
       app_.parse(static_cast<int>(argv.size()), argv.data());
     } catch (const CLI::ParseError& error) {
-      return UsageErrorText(app_, error, arguments);
+      return UsageErrorText(app_, error, arguments, before_programs);
     }
     ADD_FAILURE() << "they are right";
     return "";
@@ -44,6 +47,8 @@ class UsageErrorTest : public ::testing::Test {
   CLI::App app_;
   std::string config_;
   std::string value_;
+  double seconds_ = 0;
+  bool dry_run_ = false;
   std::vector<std::string> sets_;
 };
 
@@ -104,6 +109,31 @@ TEST_F(UsageErrorTest, AWordTooManyIsNamed) {
   EXPECT_THAT(Text({"status", "a.textproto", "b.textproto"}),
               HasSubstr("tool status: 'b.textproto' is one argument too "
                         "many\n"));
+}
+
+TEST_F(UsageErrorTest, AValueBehindAFlagThatHasItOnlyBehindEquals) {
+  EXPECT_THAT(Text({"run", "a.textproto", "--timeline", "5"}, {"run"}),
+              HasSubstr("'5' is one argument too many; --timeline takes its "
+                        "value behind '=': --timeline=5\n"));
+  EXPECT_THAT(Text({"run", "a.textproto", "--dry-run", "yes"}, {"run"}),
+              HasSubstr("--dry-run takes no value: leave it out\n"));
+}
+
+TEST_F(UsageErrorTest, AProgramWithoutDashesBeforeIt) {
+  EXPECT_THAT(
+      Text({"run", "a.textproto", "python", "train.py", "--lr", "0 1"},
+           {"run"}),
+      HasSubstr("tool run: 'python' is one argument too many; a program for "
+                "the workers stands behind --: tool run a.textproto -- python "
+                "train.py --lr '0 1'\n"));
+  EXPECT_THAT(
+      Text({"run", "--epochs", "2", "a.textproto", "train.py"}, {"run"}),
+      HasSubstr("tool run --epochs 2 a.textproto -- python3 train.py"));
+  // Where none may follow, and where a flag is wrong before it.
+  EXPECT_THAT(Text({"status", "a.textproto", "train.py"}, {"run"}),
+              Not(HasSubstr("--:")));
+  EXPECT_THAT(Text({"run", "a.textproto", "--epoch", "3"}, {"run"}),
+              HasSubstr("did you mean --epochs?"));
 }
 
 }  // namespace slackline::usage_error_test

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <system_error>
 
@@ -41,14 +42,17 @@ slackline::Invocation OwnInvocation(int argc, char** argv) {
   return invocation;
 }
 
+// Behind these a program for the workers may follow, after "--".
+constexpr const char* kBeforePrograms[] = {"run", "doctor", "compare",
+                                           "ablate"};
+
 // What is wrong with a "--"; empty: nothing. What stands after it is not for
 // the parser: it would take words there for flags and subcommands.
 std::string DashesProblem(const slackline::Invocation& invocation) {
   const std::vector<std::string>& all = invocation.arguments;
   if (std::find(all.begin(), all.end(), "--") == all.end()) return "";
-  const std::string& subcommand = all.front();
-  if (subcommand != "run" && subcommand != "doctor" &&
-      subcommand != "compare" && subcommand != "ablate") {
+  if (std::find(std::begin(kBeforePrograms), std::end(kBeforePrograms),
+                all.front()) == std::end(kBeforePrograms)) {
     return "a program for the workers after -- is for slackline run, doctor, "
            "compare and ablate";
   }
@@ -109,7 +113,9 @@ int main(int argc, char** argv) {
     app.parse(static_cast<int>(end - argv), argv);
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.
-    return slackline::ExitOnParseError(app, error, invocation.arguments);
+    return slackline::ExitOnParseError(
+        app, error, invocation.arguments,
+        {std::begin(kBeforePrograms), std::end(kBeforePrograms)});
   }
   return exit_code;
 }

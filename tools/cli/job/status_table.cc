@@ -437,9 +437,31 @@ std::string StatusTable(const wire::StatusReply& status,
   return text;
 }
 
+namespace {
+
+// Members come in the order in which they joined.
+wire::StatusReply ByIndex(wire::StatusReply status) {
+  const auto by_index = [](const auto& a, const auto& b) {
+    return a.index() < b.index();
+  };
+  const auto by_rank = [](const auto& a, const auto& b) {
+    return a.rank() < b.rank();
+  };
+  const auto sort = [](auto* members, const auto& before) {
+    std::stable_sort(members->begin(), members->end(), before);
+  };
+  sort(status.mutable_server(), by_index);
+  sort(status.mutable_worker(), by_rank);
+  sort(status.mutable_view()->mutable_server(), by_index);
+  sort(status.mutable_view()->mutable_worker(), by_rank);
+  return status;
+}
+
+}  // namespace
+
 nlohmann::ordered_json StatusJson(const wire::StatusReply& status,
                                   const Configured& configured) {
-  nlohmann::ordered_json json = ToJson(status);
+  nlohmann::ordered_json json = ToJson(ByIndex(status));
   std::vector<std::string> gone =
       AbsentNames("server", ServersOf(status, configured));
   const std::vector<std::string> workers =

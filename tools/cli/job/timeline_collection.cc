@@ -177,6 +177,7 @@ absl::Status TimelineCollection::Write(const wire::Inspected& part,
   if (!packets.ok()) return leave_out(std::string(packets.status().message()));
   SL_RETURN_IF_ERROR(file_->Append(*packets));
   ++written_;
+  if (part.of().worker()) ++workers_written_;
   events_ += events;
   clocks_.Add(name, of.offset_bound_micros());
   if (!lossy.empty()) {

@@ -69,6 +69,10 @@ class TimelineCollection {
   // Nothing more will come.
   bool over() const { return over_; }
   int32_t parts() const { return written_; }
+  int32_t worker_parts() const { return workers_written_; }
+  // "worker 1, worker 2", of those that were asked and have sent nothing;
+  // empty: there are none.
+  std::string Missing() const { return NamesOf(missing_); }
   // "records for 7 s more", or whom it waits for.
   std::string Line(absl::Time now) const;
 
@@ -93,6 +97,7 @@ class TimelineCollection {
   absl::Time begun_at_;
   int32_t received_ = 0;
   int32_t written_ = 0;
+  int32_t workers_written_ = 0;
   int64_t events_ = 0;
   bool over_ = false;
   std::vector<std::string> missing_;

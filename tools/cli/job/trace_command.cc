@@ -106,7 +106,14 @@ absl::Status Trace(const TraceOptions& options) {
   SL_ASSIGN_OR_RETURN(const std::string text, collection->Finish());
   if (!cut_short.empty()) display.Print(cut_short);
   PrintResult(absl::StrCat(text, "\n"));
-  return absl::OkStatus();
+  if (collection->worker_parts() > 0) return absl::OkStatus();
+  const std::string missing = collection->Missing();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "no worker has answered",
+      missing.empty() ? ""
+                      : absl::StrCat(" (nothing has come of ", missing, ")"),
+      ", so the file has only what servers and the coordinator did: ",
+      "`slackline status ", options.job.config, "` says who is there"));
 }
 
 }  // namespace

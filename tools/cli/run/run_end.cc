@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -19,10 +20,37 @@
 #include "tools/cli/job/progress.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/restorer.h"
+#include "tools/cli/run/run_records.h"
 #include "tools/cli/run/running_job.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline {
+namespace {
+
+// The checkpoint of the run itself that was completed last, if there is one.
+void PutLastCheckpoint(const config::ClusterConfig& config,
+                       const std::string& out_dir, run::Summary* summary) {
+  int64_t newest = -1;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           CheckpointRoot(config, out_dir), error)) {
+    const std::string folder = entry.path().string();
+    if (!IsCheckpointName(entry.path().filename().string())) continue;
+    const absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(folder);
+    if (!manifest.ok() || manifest->sequence() <= newest ||
+        !HasRecordsOf(out_dir, manifest->run()).value_or(false)) {
+      continue;
+    }
+    newest = manifest->sequence();
+    run::CheckpointRecord& last = *summary->mutable_last_checkpoint();
+    last.set_folder(folder);
+    last.set_clock(manifest->clock());
+    last.set_bytes(BytesOf(*manifest));
+    last.set_seconds(manifest->seconds());
+  }
+}
+
+}  // namespace
 
 absl::Status WriteShortSummary(const std::string& folder,
                                const config::ClusterConfig& config,
@@ -49,6 +77,18 @@ absl::Status WriteShortSummary(const std::string& folder,
   summary.set_seed(config.train().seed());
   summary.set_workers(static_cast<int32_t>(WorkerProcesses(config).size()));
   summary.set_servers(static_cast<int32_t>(ServerProcesses(config).size()));
+  PutLastCheckpoint(config, folder, &summary);
+  // Before its first step the folder has those of the run that it goes on from.
+  const RecordsEnd end = steps > beginning.clock()
+                             ? PutRecordsOf(folder, beginning.clock(), &summary)
+                             : RecordsEnd();
+  if (end.records > 0) {
+    summary.set_files_incomplete(absl::StrCat(
+        "the records end early, at ", end.ToString(),
+        ", with the coordinator; the figures here are theirs, and those that "
+        "only the coordinator had (staleness, traffic, retries, what servers "
+        "and workers counted) are 0"));
+  }
   return WriteSummaryFile(folder, summary);
 }
 
@@ -99,6 +139,31 @@ std::string LineAfterFailure(const RunOptions& options,
   words.insert(words.end(), options.flags_again.begin(),
                options.flags_again.end());
   return ShellLine(words);
+}
+
+// What one can still use of the folder of a run that was stopped. The chief
+// writes a model whole or not at all, and before the job counts as finished.
+std::string WhatIsUsable(const std::string& out_dir) {
+  const auto written_at = [&](const char* name) {
+    std::error_code error;
+    const auto time = std::filesystem::last_write_time(
+        absl::StrCat(out_dir, "/", name), error);
+    return error ? std::filesystem::file_time_type::min() : time;
+  };
+  // One that an earlier run has left is older than the config.
+  const bool has_model =
+      written_at("model.safetensors") > written_at("cluster.textproto");
+  const RecordsEnd end =
+      PutRecordsOf(out_dir, /*from_step=*/0, /*summary=*/nullptr);
+  return absl::StrCat(
+      "\nwhat ", out_dir, " has: ",
+      has_model ? "model.safetensors, whole, which is the model at the job's "
+                  "early end (the job was stopped before its figures were in "
+                  "summary.json); "
+                : "no model; ",
+      end.records == 0
+          ? "no records"
+          : absl::StrCat("records in metrics.jsonl up to step ", end.step));
 }
 
 }  // namespace
@@ -180,11 +245,16 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                                                   supervisor.dead()));
   // They know why, and may not know what is left.
   if (supervisor.asked_to_end()) {
-    if (!supervisor.ran() || !config.has_checkpoint()) return failed;
+    if (!supervisor.ran()) return failed;
+    const std::string usable = WhatIsUsable(out_dir);
+    if (!config.has_checkpoint()) {
+      return absl::Status(failed.code(),
+                          absl::StrCat(failed.message(), usable));
+    }
     return absl::Status(
         failed.code(),
         absl::StrCat(
-            failed.message(),
+            failed.message(), usable,
             HasOwnCheckpoint(config, out_dir)
                 ? "\nto go on from its last checkpoint: "
                 : "\nit has no checkpoint of its own; to begin again: ",

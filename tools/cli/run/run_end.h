@@ -18,9 +18,10 @@
 namespace slackline {
 
 // The server with the coordinator writes the summary of a run; if it has died,
-// nobody has. Then there is one at least of how the job has ended, and with
-// which checkpoint the run began. `host` is that server, if the job was lost
-// with it.
+// nobody has. Then there is one at least of how the job has ended, with which
+// checkpoint the run began, what its records say, and which checkpoint of its
+// own is the newest. files_incomplete says where the records end, and what is
+// not known. `host` is that server, if the job was lost with it.
 absl::Status WriteShortSummary(const std::string& folder,
                                const config::ClusterConfig& config,
                                const run::CheckpointRecord& beginning,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/cli/experiment/track_command.h"
 #include "tools/cli/job/job_flags.h"
@@ -214,14 +215,19 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
   command->add_flag_callback(
       "--no-progress", [run] { run->progress = false; },
       "Only say when something is wrong");
+  // A flag of a number drops what is behind its point.
+  const auto timeline = std::make_shared<std::string>();
   command
-      ->add_flag("--timeline{10}", run->timeline_seconds,
+      ->add_flag("--timeline{10}", *timeline,
                  "Records what all processes do in the first 10 seconds of "
                  "steps, or with --timeline=SECONDS in so many, into a file "
                  "for https://ui.perfetto.dev in the folder of the run; later: "
                  "slackline trace (docs/manual/watching.md)")
       ->check(CLI::Range(absl::ToDoubleSeconds(kTimelineMin),
-                         absl::ToDoubleSeconds(kTimelineMax)));
+                         absl::ToDoubleSeconds(kTimelineMax)))
+      ->each([run, timeline](const std::string& seconds) {
+        (void)absl::SimpleAtod(seconds, &run->timeline_seconds);
+      });
   command->add_option(
       "--bin-dir", run->bin_dir,
       "Folder of slackline_server and slackline_worker; default: that of "

@@ -94,6 +94,7 @@ absl::Status RunningJob::Await() {
       supervisor_.OnExit(exit, SteadyNow());
     }
     for (const std::string& note : cluster_->TakeNotes()) Say(note);
+    if (timeline_ != nullptr) Say(timeline_->Take());
     FollowKey(SteadyNow());
     SL_RETURN_IF_ERROR(PollStatus());
     SL_RETURN_IF_ERROR(Perform(supervisor_.Tick(SteadyNow())));

@@ -20,6 +20,7 @@
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/run_key.h"
 #include "tools/cli/run/supervisor.h"
+#include "tools/cli/run/timeline_of_run.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {
@@ -29,6 +30,9 @@ class RunningJob {
   RunningJob(const RunOptions& options, const config::ClusterConfig& config,
              std::unique_ptr<Cluster> cluster, CoordinatorClient* client,
              RunKey* key, SignalWatch* signals, Display* display);
+
+  // Says when its recording has come in. Outlives Await().
+  void Follow(TimelineOfRun* timeline) { timeline_ = timeline; }
 
   // OK if the coordinator declared the job finished; else why not. Unavailable
   // if the connection to it breaks for good.
@@ -75,6 +79,7 @@ class RunningJob {
   RunKey* const key_;
   SignalWatch* const signals_;
   Display* const display_;
+  TimelineOfRun* timeline_ = nullptr;  // nullptr: nothing is recorded.
   Supervisor supervisor_;
   std::vector<LoggedExit> exits_;  // In their order.
   std::string missing_files_;

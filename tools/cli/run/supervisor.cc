@@ -193,6 +193,14 @@ std::string Supervisor::OnTermination(absl::Time now) {
     return "SIGTERM again: stopping the job without a checkpoint; once more to "
            "kill it";
   }
+  if (!options_.suspends && !stopping_ && !job_ended()) {
+    stopped_without_checkpoints_ = true;
+    StopAtOnce(now);
+    return absl::StrCat(
+        terminated_by_,
+        ": stopping the job at once, and nothing is kept to go on from, since "
+        "its config has no checkpoint block; once more to kill it");
+  }
   if (!options_.suspends || suspending_ || stopping_ ||
       state_ == wire::FINISHED) {
     return OnQuit(now);
@@ -232,6 +240,13 @@ std::string Supervisor::StopReason() const {
   if (suspending_)
     return absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
   if (!stopping_) return given_up_reason_;
+  if (stopped_without_checkpoints_) {
+    return absl::StrCat(
+        terminated_by_,
+        " to slackline run stopped the job, and nothing was kept to go on "
+        "from, since its config has no checkpoint block; with checkpoint {} "
+        "it takes a checkpoint first, and --resume goes on from there");
+  }
   return stopped_by_second_ ? kSecondSignal : kInterrupted;
 }
 

@@ -96,8 +96,9 @@ class Supervisor {
   // once, without; the next kills. Returns what the user should know.
   std::string OnInterrupt(absl::Time now);
   // The first suspends a job with checkpoints. If it does not run, or nobody
-  // is left to take one, that means to stop it at once, where it is; once it
-  // has finished, and for the second and other jobs, this is OnQuit().
+  // is left to take one, that means to stop it at once, where it is. A job
+  // without checkpoints is stopped at once, too, and its reason says so. Once
+  // the job has ended, and for the second, this is OnQuit().
   std::string OnTermination(absl::Time now);
   // As OnTermination(), once: a session that ends says so more than once.
   std::string OnHangup(absl::Time now);
@@ -213,6 +214,8 @@ class Supervisor {
   const char* terminated_by_ = "SIGTERM";
   bool stopping_ = false;           // At once.
   bool stopped_by_second_ = false;  // By SIGTERM, in place of a checkpoint.
+  // By SIGTERM or SIGHUP, since the config has no checkpoint block.
+  bool stopped_without_checkpoints_ = false;
   bool coordinator_gone_ = false;
   bool ending_ = false;
   absl::Time next_finish_ = absl::InfiniteFuture();

@@ -17,13 +17,18 @@ constexpr absl::Duration kTimelineLookEvery = absl::Milliseconds(50);
 
 }  // namespace
 
+std::string TimelineOfRun::Take() { return has_ended_.load() ? Finish() : ""; }
+
 std::string TimelineOfRun::Finish() {
   stopping_.store(true);
   if (thread_.joinable()) thread_.join();
   return std::exchange(said_, "");
 }
 
-void TimelineOfRun::Run() { said_ = Collect(); }
+void TimelineOfRun::Run() {
+  said_ = Collect();
+  has_ended_.store(true);
+}
 
 std::string TimelineOfRun::Collect() {
   const auto none = [](const absl::Status& why) {

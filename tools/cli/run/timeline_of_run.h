@@ -27,8 +27,11 @@ class TimelineOfRun {
       : options_(options), thread_([this] { Run(); }) {}
   ~TimelineOfRun() { (void)Finish(); }
 
-  // Once the job has ended: what to tell the user, as of
-  // TimelineCollection::Finish(), or why there is no timeline. Once.
+  // Once the recording has come in: what to tell the user, as of
+  // TimelineCollection::Finish(), or why there is no timeline. Empty before
+  // that, and after it.
+  std::string Take();
+  // Once the job has ended: the same of a recording that ends now.
   std::string Finish();
 
  private:
@@ -37,7 +40,8 @@ class TimelineOfRun {
 
   const Options options_;
   std::atomic<bool> stopping_{false};
-  std::string said_;  // Of the thread, until it has ended.
+  std::atomic<bool> has_ended_{false};  // said_ is there.
+  std::string said_;                    // Of the thread, until it has ended.
   std::thread thread_;
 };
 
