@@ -8,9 +8,9 @@ namespace slackline {
 namespace {
 
 constexpr std::array<EndpointKind, 3> kKinds = {{
-    {"shm://@", "shared memory", Reach::kMemory, config::Limits::SHM},
-    {"ipc://", "Unix socket", Reach::kHost, config::Limits::IPC},
-    {"tcp://", "tcp", Reach::kNetwork, config::Limits::TCP},
+    {"shm://@", "shared memory", EndpointScope::kMemory, config::Limits::SHM},
+    {"ipc://", "Unix socket", EndpointScope::kHost, config::Limits::IPC},
+    {"tcp://", "tcp", EndpointScope::kNetwork, config::Limits::TCP},
 }};
 
 template <typename Wanted>
@@ -42,7 +42,7 @@ std::string EndpointOf(const wire::Endpoints& endpoints,
 
 std::string NetworkEndpoint(const wire::Endpoints& endpoints) {
   return First(endpoints, [](const EndpointKind& kind) {
-    return kind.reach == Reach::kNetwork;
+    return kind.scope == EndpointScope::kNetwork;
   });
 }
 

@@ -13,7 +13,7 @@
 namespace slackline {
 
 // From where, the best way first.
-enum class Reach {
+enum class EndpointScope {
   kMemory,   // By processes of one user on one host, without a socket.
   kHost,     // By processes of one user on one host.
   kNetwork,  // By every host.
@@ -22,7 +22,7 @@ enum class Reach {
 struct EndpointKind {
   absl::string_view scheme;  // What the text begins with: "shm://@".
   absl::string_view name;    // For people: "shared memory".
-  Reach reach = Reach::kNetwork;
+  EndpointScope scope = EndpointScope::kNetwork;
   // The value of limits { transport } that takes this way alone.
   config::Limits::Transport transport = config::Limits::AUTO;
 };

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> ShardEndpoints(
   for (const EndpointKind& kind : EndpointKinds()) {
     if (transport != config::Limits::AUTO && transport != kind.transport)
       continue;
-    if (kind.reach != Reach::kNetwork && !is_near) continue;
+    if (kind.scope != EndpointScope::kNetwork && !is_near) continue;
     std::string endpoint = EndpointOf(endpoints, kind.transport);
     if (!endpoint.empty()) best_first.push_back(std::move(endpoint));
   }
@@ -44,7 +44,7 @@ bool IsBySocket(const wire::ServerMember& server, int thread,
   const auto endpoints = ShardEndpoints(server, thread, self, transport);
   if (!endpoints.ok()) return false;
   const EndpointKind* const kind = FindEndpointKind(endpoints->front());
-  return kind == nullptr || kind->reach != Reach::kMemory;
+  return kind == nullptr || kind->scope != EndpointScope::kMemory;
 }
 
 }  // namespace slackline

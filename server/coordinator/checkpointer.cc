@@ -88,7 +88,7 @@ absl::Status Checkpointer::MayBegin() const {
   return modes_->MayCut();
 }
 
-void Checkpointer::OnGone(const Departure& gone, CoordinatorEffects*) {
+void Checkpointer::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   if (!editor_->running()) return;
   news_ = true;
   const Member& member = gone.member;

@@ -74,7 +74,7 @@ class Checkpointer : public CoordinatorPart {
   void OnJoined(const Member&, CoordinatorEffects*) override { news_ = true; }
   // If others own the shards of a server now, what shards have of a cut that is
   // under way does not fit together any more.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
   // that is under way if that has no clocks yet, else of the next one. However
   // often the same call comes, it is one. Else, here and in an Answer, why

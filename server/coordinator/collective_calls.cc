@@ -55,7 +55,7 @@ void CollectiveCalls::OnRunning(const Moment&, CoordinatorEffects* effects) {
   gathers_.Start(members_->workers(), effects);
 }
 
-void CollectiveCalls::OnGone(const Departure& gone, CoordinatorEffects*) {
+void CollectiveCalls::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   store_.Forget(gone.member.incarnation);
   gathers_.Forget(gone.member.incarnation);
   // Nobody is told the result of what the end has interrupted.

@@ -46,7 +46,7 @@ class CollectiveCalls : public CoordinatorPart {
 
   void OnRunning(const Moment& moment, CoordinatorEffects* effects) override;
   // Who is gone is not waited for.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // Gathers that are complete, and whoever waits for a group that is over.
   void AnswerCalls(CoordinatorEffects* effects) override;
 

@@ -127,11 +127,11 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                               .waiting_max = options.parked_calls_max},
                     .gathers = {.workers = options.workers}},
                    &members_, &editor_),
-      leases_(&members_, &modes_, &editor_),
+      grants_(&members_, &modes_, &editor_),
       inspections_(&members_),
       parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
               &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
-              &leases_, &hold_ups_, &collectives_, &inspections_,
+              &grants_, &hold_ups_, &collectives_, &inspections_,
               &user_calls_}) {}
 
 // ---- Events -----------------------------------------------------------------
@@ -358,7 +358,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
                  options_.resume == nullptr ? 0 : options_.resume->seconds());
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
-  leases_.Start();
+  grants_.Start();
   modes_.Start(effects);
   if (!formation_.PlaceWorkers(outcome_.data(), outcome_.data_hash(), effects))
     return;
@@ -411,7 +411,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
       editor_.ended() ||
       (member.draining && !editor_.OwnsShards(member.index()));
   (expected ? effects->log : effects->warnings).push_back(sentence);
-  const Departure gone{.member = member, .sentence = sentence, .now = now};
+  const GoneMember gone{.member = member, .sentence = sentence, .now = now};
   if (editor_.ended()) return parts_.OnGone(gone, effects);
   if (member.worker_role()) {
     editor_.RemoveWorker(member.index());
@@ -426,7 +426,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
     EndIfNoWorkerCanGoOn(gone, effects);
 }
 
-void CoordinatorCore::EndIfNotReplaceable(const Departure& gone) {
+void CoordinatorCore::EndIfNotReplaceable(const GoneMember& gone) {
   const int32_t index = gone.member.index();
   const std::string why = copies_.WhyNotReplaceable(index);
   if (why.empty()) return;
@@ -437,7 +437,7 @@ void CoordinatorCore::EndIfNotReplaceable(const Departure& gone) {
   editor_.End(std::move(end));
 }
 
-void CoordinatorCore::EndIfNoWorkerCanGoOn(const Departure& gone,
+void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
                                            Effects* effects) {
   if (modes_.follows_given_delays() && !gone.member.trained) {
     wire::JobEnd end = JobEndOf(
@@ -666,7 +666,7 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
   }
   if (CollectiveCalls::Takes(call))
     return collectives_.OnCall(*member, message, effects);
-  if (ExampleLeases::Takes(call)) return leases_.OnCall(*member, call, effects);
+  if (ExampleGrants::Takes(call)) return grants_.OnCall(*member, call, effects);
   switch (call.kind_case()) {
     case wire::Call::kLeave:
       if (call.leave().failure().empty() && !member->worker_role()) {
@@ -769,7 +769,7 @@ int64_t CoordinatorCore::EpochOfNewcomer() const {
     clock = options_.resume->clock();
     steps_per_epoch = options_.resume->steps_per_epoch();
   } else if (state() == wire::RUNNING && view().elastic()) {
-    return leases_.next_epoch();
+    return grants_.next_epoch();
   } else if (state() == wire::RUNNING) {
     bool any = false;
     for (const auto& [rank, worker] : members_.workers()) {

@@ -28,7 +28,7 @@
 // | Placement | which shard moves where: users, the planner |
 // | ModeControl | which mode holds from which clock: config, users, policy |
 // | Copies | who has copies of which shard; whose a dead server's shards are |
-// | ExampleLeases | who trains on which examples, with elastic sampling |
+// | ExampleGrants | who trains on which examples, with elastic sampling |
 // | HoldUps | who holds others up for too long, and who is slow |
 // | CollectiveCalls | which workers' calls wait for other workers |
 // | Inspections | who is asked what its process does |
@@ -69,7 +69,7 @@
 #include "server/coordinator/collective_calls.h"
 #include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
-#include "server/coordinator/example_leases.h"
+#include "server/coordinator/example_grants.h"
 #include "server/coordinator/formation.h"
 #include "server/coordinator/gradient_watch.h"
 #include "server/coordinator/hold_ups.h"
@@ -257,10 +257,10 @@ class CoordinatorCore {
               Effects* effects);
   // A server of a running job is gone. Ends the job unless others have copies
   // of all of its shards.
-  void EndIfNotReplaceable(const Departure& gone);
+  void EndIfNotReplaceable(const GoneMember& gone);
   // A worker of a running job is gone. Ends the job if it was the last one and
   // none takes its place at once, or if the others cannot do without it.
-  void EndIfNoWorkerCanGoOn(const Departure& gone, Effects* effects);
+  void EndIfNoWorkerCanGoOn(const GoneMember& gone, Effects* effects);
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
@@ -283,7 +283,7 @@ class CoordinatorCore {
   HoldUps hold_ups_;
   GradientWatch gradients_;
   CollectiveCalls collectives_;
-  ExampleLeases leases_;
+  ExampleGrants grants_;
   Inspections inspections_;
   PartList parts_;
   // This one and found_by_: awake time.

@@ -374,7 +374,7 @@ std::map<int32_t, int32_t> Copies::HeirsOf(int32_t server) {
   return heirs;
 }
 
-void Copies::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+void Copies::OnGone(const GoneMember& gone, CoordinatorEffects* effects) {
   const Member& server = gone.member;
   if (!editor_->running() || server.worker_role()) return;
   const std::map<int32_t, int32_t> heirs = HeirsOf(server.index());

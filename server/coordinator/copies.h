@@ -69,7 +69,7 @@ class Copies : public CoordinatorPart {
   std::string WhyNotReplaceable(int32_t server) const;
   // A server that is replaceable, and all that it had, leaves the view, and
   // others own its shards.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // The owner of the shard has lost it: a server that has a copy in sync owns
   // it now. Returns which one; nullopt if there is none.
   std::optional<int32_t> Promote(int32_t shard);

@@ -53,7 +53,9 @@ class Formation : public CoordinatorPart {
     links_.OnReport(member, tried);
   }
   // Those who are left try anew once all have joined.
-  void OnGone(const Departure&, CoordinatorEffects*) override { links_.Stop(); }
+  void OnGone(const GoneMember&, CoordinatorEffects*) override {
+    links_.Stop();
+  }
 
   // Ends the job if it forms and it is too late for that.
   void GiveUpIfLate(absl::Time now);

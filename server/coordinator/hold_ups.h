@@ -34,7 +34,7 @@ class HoldUps : public CoordinatorPart {
   // The member has said how it gets on, and what it says can be.
   void OnWorkerStats(const Member& worker, absl::Time now);
   void OnServerStats(const Member& server);
-  void OnGone(const Departure& gone, CoordinatorEffects*) override {
+  void OnGone(const GoneMember& gone, CoordinatorEffects*) override {
     stalls_.OnGone(gone.member.incarnation);
   }
   // As of StallWatch::OnPlace().

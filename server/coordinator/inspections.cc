@@ -244,7 +244,7 @@ void Inspections::OnJoined(const Member& member, CoordinatorEffects*) {
   }
 }
 
-void Inspections::OnGone(const Departure& gone, CoordinatorEffects*) {
+void Inspections::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   const Incarnation incarnation = gone.member.incarnation;
   asked_at_.erase(incarnation);
   for (auto& [number, open] : open_) {

@@ -80,7 +80,7 @@ class Inspections : public CoordinatorPart {
                                   CoordinatorEffects* effects);
   // While the job forms: it is asked, too, what all are asked.
   void OnJoined(const Member& member, CoordinatorEffects* effects) override;
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // These members keep others from going on: asks for their stacks, and again
   // while it lasts, not more often than every kAgain.
   static constexpr absl::Duration kAgain = absl::Seconds(10);

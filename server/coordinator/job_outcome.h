@@ -71,7 +71,7 @@ class JobOutcome : public CoordinatorPart {
   void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
   // A worker is done, or has brought its result.
   void NoteWorkers() { news_ = true; }
-  void OnGone(const Departure&, CoordinatorEffects*) override { news_ = true; }
+  void OnGone(const GoneMember&, CoordinatorEffects*) override { news_ = true; }
   // Ends the job if all workers are done.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
   void OnTime(absl::Time now);

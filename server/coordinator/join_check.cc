@@ -56,7 +56,7 @@ bool AreEndpoints(const wire::Endpoints& endpoints) {
   for (const std::string& endpoint : endpoints.endpoint()) {
     const EndpointKind* const kind = FindEndpointKind(endpoint);
     if (kind == nullptr || !kinds.insert(kind->transport).second) return false;
-    const bool fits = kind->reach == Reach::kNetwork
+    const bool fits = kind->scope == EndpointScope::kNetwork
                           ? IsTcp(endpoint)
                           : endpoint.size() > kind->scheme.size() &&
                                 endpoint.size() <= kLocalBytesMax;

@@ -14,7 +14,7 @@ void MemberAccounts::OnJoined(const Member& member,
   if (!differs.empty()) effects->warnings.push_back(std::move(differs));
 }
 
-void MemberAccounts::OnGone(const Departure& gone, CoordinatorEffects*) {
+void MemberAccounts::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   if (!editor_->running()) return;
   const Member& member = gone.member;
   if (member.worker_role()) {

@@ -39,7 +39,7 @@ class MemberAccounts : public CoordinatorPart {
   }
   // Counts what a member of a running job has done. That of a server that the
   // job has ended for is not known.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
 
   // That all workers of the run have trained on.
   int64_t Examples() const;

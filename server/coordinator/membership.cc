@@ -63,7 +63,7 @@ std::string Describe(const Member& member) {
                       member.join.host(), ")");
 }
 
-std::string LostText(const Departure& gone) {
+std::string LostText(const GoneMember& gone) {
   return absl::StrCat(gone.sentence, ", at clock ", gone.member.worker.clock());
 }
 

@@ -62,7 +62,7 @@ std::string Describe(const Member& member);
 // The end of the job is about this member.
 void PutWho(const Member& member, wire::JobEnd* end);
 // A worker is gone, at its clock.
-std::string LostText(const Departure& gone);
+std::string LostText(const GoneMember& gone);
 // As views list them.
 wire::ServerMember ServerOf(const Member& server);
 wire::WorkerMember WorkerOf(const Member& worker);

@@ -54,7 +54,7 @@ void ModeControl::Start(CoordinatorEffects* effects) {
   if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
 }
 
-void ModeControl::OnGone(const Departure& gone, CoordinatorEffects*) {
+void ModeControl::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   if (!editor_->running()) return;
   const Member& member = gone.member;
   news_ = true;

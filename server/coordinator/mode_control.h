@@ -61,7 +61,7 @@ class ModeControl : public CoordinatorPart {
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
   void OnServerStats(const Member& server);
   // Others own the shards of a server from the next view on, if it had any.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A worker is gone or done, or moves are done.
   void NoteNews() { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at

@@ -30,7 +30,7 @@ struct Moment {
 struct Member;  // membership.h
 
 // Somebody is no member any more, whatever its state was.
-struct Departure {
+struct GoneMember {
   const Member& member;         // As it was.
   const std::string& sentence;  // Says that it is gone, and why.
   absl::Time now;
@@ -60,7 +60,7 @@ class CoordinatorPart {
   // A member is gone. The view has a worker no longer. A server is in it, for
   // the part that gives its shards to others, unless the job forms, or has
   // ended because nobody can replace the server.
-  virtual void OnGone(const Departure&, CoordinatorEffects*) {}
+  virtual void OnGone(const GoneMember&, CoordinatorEffects*) {}
 
   // Draws the conclusions of what it has been told in this event, and of what
   // the view says. True: parts before it, or those that wait, may have

@@ -14,7 +14,7 @@ void PartList::OnRunning(const Moment& moment, CoordinatorEffects* effects) {
   for (CoordinatorPart* const part : parts_) part->OnRunning(moment, effects);
 }
 
-void PartList::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+void PartList::OnGone(const GoneMember& gone, CoordinatorEffects* effects) {
   for (CoordinatorPart* const part : parts_) part->OnGone(gone, effects);
 }
 

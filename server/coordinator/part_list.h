@@ -20,7 +20,7 @@ class PartList {
 
   void OnJoined(const Member& member, CoordinatorEffects* effects);
   void OnRunning(const Moment& moment, CoordinatorEffects* effects);
-  void OnGone(const Departure& gone, CoordinatorEffects* effects);
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects);
 
   // Asks one part after the other to draw its conclusions. Whenever one has
   // news, it begins again with the first, so a part only has its turn when all

@@ -92,7 +92,7 @@ std::string Placement::WhyMustStay(const Member& server) const {
   return "";
 }
 
-void Placement::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+void Placement::OnGone(const GoneMember& gone, CoordinatorEffects* effects) {
   if (!editor_->running() || gone.member.worker_role()) return;
   rebalancer_.Forget(gone.member.index());
   news_ = true;

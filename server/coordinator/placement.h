@@ -55,7 +55,7 @@ class Placement : public CoordinatorPart {
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
   WakeUp NextWakeUp() const override;
   // The moves of a server go with it.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A server has joined the running job in place of one that is gone: what the
   // others had to take over is balanced once, if shards may move at all, as
   // soon as there is a load to go by, however little.

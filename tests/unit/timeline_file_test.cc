@@ -214,8 +214,8 @@ TEST_F(TorchProfileTest, WhatIsNoneIsNamed) {
 
 // ---- What is said -----------------------------------------------------------
 
-TEST(ClockAgreement, NamesThoseThatAreWorseThanMost) {
-  ClockAgreement clocks;
+TEST(ClockAlignment, NamesThoseThatAreWorseThanMost) {
+  ClockAlignment clocks;
   EXPECT_EQ(clocks.Text(), "");
   clocks.Add("server 0", 30);
   clocks.Add("worker 0", 200);

@@ -57,11 +57,11 @@ std::string NamesOf(const std::vector<std::string>& names) {
 
 // ---- Clocks -----------------------------------------------------------------
 
-void ClockAgreement::Add(const std::string& member, int64_t bound_micros) {
+void ClockAlignment::Add(const std::string& member, int64_t bound_micros) {
   bounds_.push_back({.member = member, .micros = bound_micros});
 }
 
-std::string ClockAgreement::Text() const {
+std::string ClockAlignment::Text() const {
   std::vector<int64_t> measured;
   std::vector<std::string> unmeasured;
   for (const Bound& bound : bounds_) {

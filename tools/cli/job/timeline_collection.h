@@ -32,7 +32,7 @@ std::string NameOf(const wire::MemberName& name);
 std::string NamesOf(const std::vector<std::string>& names);
 
 // How well the members' clocks are known.
-class ClockAgreement {
+class ClockAlignment {
  public:
   // As wire::Timeline.
   void Add(const std::string& member, int64_t bound_micros);
@@ -104,7 +104,7 @@ class TimelineCollection {
   std::vector<std::string> gone_;   // Sentences of the coordinator.
   std::vector<std::string> notes_;  // Sentences of ours.
   std::map<int32_t, bool> profiled_;
-  ClockAgreement clocks_;
+  ClockAlignment clocks_;
 };
 
 }  // namespace slackline

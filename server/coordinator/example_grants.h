@@ -1,4 +1,4 @@
-// ExampleLeases: calls of workers that ask for examples, in a job with
+// ExampleGrants: calls of workers that ask for examples, in a job with
 // elastic sampling, and the end of such a job: it is over once all examples are
 // done. Who gets which examples is the LeaseBook's (lease_book.h).
 //
@@ -24,10 +24,10 @@
 
 namespace slackline {
 
-class ExampleLeases : public CoordinatorPart {
+class ExampleGrants : public CoordinatorPart {
  public:
   // All of them outlive it.
-  ExampleLeases(const Membership* members, ModeControl* modes,
+  ExampleGrants(const Membership* members, ModeControl* modes,
                 ViewEditor* editor)
       : members_(members), modes_(modes), editor_(editor) {}
 
@@ -40,7 +40,7 @@ class ExampleLeases : public CoordinatorPart {
   void OnCall(const Member& worker, const wire::Call& call,
               CoordinatorEffects* effects);
   // What the worker had goes to others.
-  void OnGone(const Departure& gone, CoordinatorEffects* effects) override;
+  void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
 
   // Ends the job if all examples are done: the view gets the clock at which it
   // ends, and true is returned. Those who wait for examples are told once the

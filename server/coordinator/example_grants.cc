@@ -1,4 +1,4 @@
-#include "server/coordinator/example_leases.h"
+#include "server/coordinator/example_grants.h"
 
 #include <utility>
 
@@ -6,17 +6,17 @@
 
 namespace slackline {
 
-std::optional<wire::Elastic> ExampleLeases::Elastic() const {
+std::optional<wire::Elastic> ExampleGrants::Elastic() const {
   const wire::JoinRequest& model = members_->model();
   if (!model.has_elastic()) return std::nullopt;
   return model.elastic();
 }
 
-bool ExampleLeases::Takes(const wire::Call& call) {
+bool ExampleGrants::Takes(const wire::Call& call) {
   return call.has_lease() || call.has_has_examples();
 }
 
-void ExampleLeases::OnCall(const Member& worker, const wire::Call& call,
+void ExampleGrants::OnCall(const Member& worker, const wire::Call& call,
                            CoordinatorEffects* effects) {
   const LeaseBook::Caller caller{.peer = worker.peer,
                                  .call_id = call.call_id(),
@@ -30,20 +30,21 @@ void ExampleLeases::OnCall(const Member& worker, const wire::Call& call,
   Send(std::move(answers), effects);
 }
 
-void ExampleLeases::OnGone(const Departure& gone, CoordinatorEffects* effects) {
+void ExampleGrants::OnGone(const GoneMember& gone,
+                           CoordinatorEffects* effects) {
   std::vector<LeaseBook::Answer> answers;
   book_.Forget(gone.member.incarnation, &answers);
   Send(std::move(answers), effects);
 }
 
-bool ExampleLeases::Advance(const Moment&, CoordinatorEffects* effects) {
+bool ExampleGrants::Advance(const Moment&, CoordinatorEffects* effects) {
   if (!editor_->running()) return false;
   const bool ended = EndIfAllDone(effects);
   FollowEnd(effects);
   return ended;
 }
 
-bool ExampleLeases::EndIfAllDone(CoordinatorEffects* effects) {
+bool ExampleGrants::EndIfAllDone(CoordinatorEffects* effects) {
   const wire::View& view = editor_->view();
   if (!book_.used_up() || view.end_clock() > 0) return false;
   std::vector<Incarnation> workers;
@@ -65,7 +66,7 @@ bool ExampleLeases::EndIfAllDone(CoordinatorEffects* effects) {
   return true;
 }
 
-void ExampleLeases::FollowEnd(CoordinatorEffects* effects) {
+void ExampleGrants::FollowEnd(CoordinatorEffects* effects) {
   const Clock end = editor_->view().end_clock();
   if (end == 0) return;
   std::vector<LeaseBook::Answer> answers;
@@ -73,9 +74,9 @@ void ExampleLeases::FollowEnd(CoordinatorEffects* effects) {
   Send(std::move(answers), effects);
 }
 
-void ExampleLeases::Keep(absl::Time, KeptState* kept) { book_.Keep(kept); }
+void ExampleGrants::Keep(absl::Time, KeptState* kept) { book_.Keep(kept); }
 
-absl::Status ExampleLeases::Load(const StateReader& reader, const Moment&,
+absl::Status ExampleGrants::Load(const StateReader& reader, const Moment&,
                                  CoordinatorEffects*) {
   if (editor_->view().phase_size() == 0) return absl::OkStatus();
   return book_.Load(editor_->view().elastic() ? Elastic() : std::nullopt,
@@ -85,12 +86,12 @@ absl::Status ExampleLeases::Load(const StateReader& reader, const Moment&,
                     });
 }
 
-void ExampleLeases::PutSummary(run::Summary* summary) const {
+void ExampleGrants::PutSummary(run::Summary* summary) const {
   summary->set_examples_done(book_.examples_done());
   summary->set_examples_given_again(book_.examples_given_again());
 }
 
-void ExampleLeases::Send(std::vector<LeaseBook::Answer> answers,
+void ExampleGrants::Send(std::vector<LeaseBook::Answer> answers,
                          CoordinatorEffects* effects) {
   for (LeaseBook::Answer& answer : answers) {
     Outgoing out =
