@@ -35,160 +35,42 @@
 #include "worker/core/catch_up.h"
 #include "worker/core/example_range.h"
 #include "worker/core/phase_follower.h"
+#include "worker/core/worker_actions.h"
+#include "worker/core/worker_core_options.h"
+#include "worker/core/worker_counts.h"
+#include "worker/core/worker_effects.h"
+#include "worker/core/worker_stage.h"
 
 namespace slackline {
 
 class WorkerCore {
  public:
-  struct Options {
-    MemberCore::Options member;  // Its join is a worker's.
-    ClientCore::Options client;  // Who we are is filled in.
-    Clock evaluate_every = 1;    // Steps from one evaluation to the next.
-    bool pull_ahead = false;     // As config::Sync.
-    // Steps over servers begin when the first table has come; the driver waits
-    // for each of the others where it needs it (Effects::tables).
-    bool step_by_table = false;
-    config::Train train;  // Stop rules; what to do with NaN.
-    // A gradient has to wait while this much is not acknowledged.
-    size_t unacknowledged_bytes_max = 256 << 20;
-    // The process was a member of the job before, and was given up though it
-    // lives.
-    bool joins_again = false;
-    // For others, without any sign of progress.
-    absl::Duration wait_timeout = absl::Seconds(120);
-    // How long writing the final model is tried again, and how often.
-    absl::Duration save_timeout = absl::Minutes(10);
-    absl::Duration save_retry = absl::Seconds(2);
-  };
+  using Options = WorkerCoreOptions;
 
   // Whoever takes a machine away gives 30 s, mostly.
   static constexpr absl::Duration kSuspendJoinMax = absl::Seconds(10);
 
-  using Parameters = std::shared_ptr<const ClientCore::PullResult>;
+  // ---- What goes in and comes out (worker_actions.h, worker_effects.h) ------
 
-  // ---- Actions --------------------------------------------------------------
-
-  // Begin with the initial values of all parameters, as every shard makes them.
-  // Ends with OnInitialized().
-  struct Initialize {};
-  // Gradients of step `clock` at `parameters`: OnGradient() once for each
-  // table, then OnComputed(). State of steps by all-reduce is not needed any
-  // more.
-  struct Compute {
-    Clock clock = 0;
-    // Null: they come in Effects::tables, from here on, each table once, and
-    // OnGradient() of a table after that.
-    Parameters parameters;
-    // With elastic sampling: of these examples.
-    std::optional<ExampleRange> examples = {};
-    // When all gradients of the steps before were acknowledged; InfinitePast
-    // if they are not yet.
-    absl::Time acknowledged = absl::InfinitePast();
-  };
-  // Step `clock` by all-reduce in the group: OnReducing() when this worker has
-  // computed its own part, then OnReduced() or OnGroupLost(). A step that fails
-  // leaves no trace.
-  struct Reduce {
-    Clock clock = 0;
-    // This worker has computed its part already, at the state that it still
-    // has, and only the sum failed: the same gradients count.
-    bool again = false;
-    // As in Compute.
-    std::optional<ExampleRange> examples = {};
-    // There are no examples for this worker: it takes part without a gradient.
-    bool empty = false;
-  };
-  // Evaluate, beside what comes next, the model of `clock`: these parameters,
-  // or without them those of the steps by all-reduce. Has no event.
-  struct Evaluate {
-    Clock clock = 0;
-    Parameters parameters;
-  };
-  // Keep values, optimizer slots and versions. Ends with OnStateTaken().
-  struct TakeState {
-    Parameters state;
-  };
-  // Leave the group before, if there is one, and connect as `group` to the
-  // others. Ends with OnConnected() or OnGroupLost().
-  struct Connect {
-    uint64_t group = 0;
-    std::vector<int32_t> ranks;  // All, in order.
-    int32_t self = 0;            // Index of this worker in `ranks`.
-  };
-  // Tell the group where this worker is, and take the state of one who is
-  // ahead. Ends with OnCaughtUp() or OnGroupLost().
-  struct CatchUp {
-    Standing standing;
-  };
-  // Take leave of the group in order. Has no event.
-  struct LeaveGroup {};
-  // Copy these shards out, as `view` cuts them. Ends with OnStateRead().
-  struct ReadState {
-    std::shared_ptr<const View> view;
-    std::vector<ShardId> shards;
-  };
-  // The state of the steps by all-reduce is that of a checkpoint: copy it out,
-  // and keep the copy beside what comes next. Has no event; once the part is on
-  // the disk, or cannot be there, OnCutPart() says so.
-  struct KeepState {
-    int32_t cut = 0;  // Its number.
-    Clock clock = 0;
-  };
-  // The worker is where a checkpoint has it, between two steps: write down what
-  // its program, and whatever makes its gradients, have beside the parameters,
-  // before the next step begins in them, and beside what comes next in the
-  // core. Has no event; OnCutPart() says what has become of it. Only with
-  // join.keeps_state.
-  struct KeepProgram {
-    int32_t cut = 0;  // Its number.
-    Clock clock = 0;  // Of this worker.
-  };
-  // Evaluate the final model (these parameters, or without them those of the
-  // steps by all-reduce) and write it. Ends with OnConcluded() or
-  // OnSaveFailed().
-  struct Conclude {
-    Parameters parameters;
-  };
-  // Try once more to write the final model. Ends likewise.
-  struct Save {};
-  using Action = std::variant<Initialize, Compute, Reduce, Evaluate, TakeState,
-                              Connect, CatchUp, LeaveGroup, ReadState,
-                              KeepState, KeepProgram, Conclude, Save>;
-
-  // Whether the driver's program has a part in an action. Others a driver may
-  // perform while its program waits for something else.
+  using Parameters = PulledParameters;
+  using Initialize = worker_action::Initialize;
+  using Compute = worker_action::Compute;
+  using Reduce = worker_action::Reduce;
+  using Evaluate = worker_action::Evaluate;
+  using TakeState = worker_action::TakeState;
+  using Connect = worker_action::Connect;
+  using CatchUp = worker_action::CatchUp;
+  using LeaveGroup = worker_action::LeaveGroup;
+  using ReadState = worker_action::ReadState;
+  using KeepState = worker_action::KeepState;
+  using KeepProgram = worker_action::KeepProgram;
+  using Conclude = worker_action::Conclude;
+  using Save = worker_action::Save;
+  using Action = worker_action::Action;
   static bool NeedsProgram(const Action& action) {
-    const auto* const reduce = std::get_if<Reduce>(&action);
-    return reduce != nullptr ? !reduce->again && !reduce->empty
-                             : std::holds_alternative<Compute>(action) ||
-                                   std::holds_alternative<Evaluate>(action) ||
-                                   std::holds_alternative<Conclude>(action) ||
-                                   std::holds_alternative<Save>(action);
+    return worker_action::NeedsProgram(action);
   }
-
-  struct Effects {
-    std::optional<size_t> look_at;              // As in MemberCore::Effects.
-    std::optional<wire::TryLinks> try_links;    // Likewise.
-    std::vector<wire::Inspection> inspections;  // To AnswerInspection().
-    std::vector<Message> to_coordinator;
-    // A newer view. The driver connects to its servers before it sends what is
-    // in to_shards.
-    std::shared_ptr<const View> view;
-    std::vector<ClientCore::Send> to_shards;
-    std::vector<Action> actions;
-    // What is under way in the group has to fail now, for this reason.
-    absl::Status abort_group;
-    // Answers to Call()s of the driver.
-    std::vector<MemberCore::CallResult> answers;
-    std::vector<std::string> log;       // Sentences for people.
-    std::vector<std::string> warnings;  // Likewise, of what has gone wrong.
-    // Of the last Compute that came without its parameters.
-    std::vector<ClientCore::TableValues> tables;
-    // To AskState().
-    Parameters state;
-    // Everything else that was pulled; the actions carry what the driver needs.
-    std::vector<Parameters> pulled;
-  };
+  using Effects = WorkerEffects;
 
   explicit WorkerCore(const Options& options);
 
@@ -228,21 +110,10 @@ class WorkerCore {
   absl::Status OnSkippedTable(TableId table, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
   void OnReducing(absl::Time now);
-  struct Reduced {
-    double loss = 0;
-    // The sum of the gradients has a NaN or an infinity, so nothing was
-    // applied; and whose it is, as indices into Connect::ranks. The same on all
-    // ranks.
-    bool nonfinite = false;
-    std::vector<Rank> culprits;
-  };
+  using Reduced = worker_action::Reduced;
   void OnReduced(const Reduced& step, absl::Time now, Effects* effects);
   void OnGroupLost(const absl::Status& why, absl::Time now, Effects* effects);
-  // With the bytes of the state, and its ModelHash().
-  struct Moved {
-    int64_t bytes = 0;
-    uint64_t model_hash = 0;
-  };
+  using Moved = worker_action::Moved;
   void OnStateTaken(const Moved& moved, absl::Time now, Effects* effects);
   void OnConnected(absl::Time now, Effects* effects);
   // All of the group are at this clock; whether this worker took another's
@@ -336,65 +207,11 @@ class WorkerCore {
 
   const MemberCore& member() const { return member_; }
 
-  struct Counts {
-    int64_t steps = 0;
-    int64_t reduced = 0;        // Of the steps: by all-reduce.
-    int64_t reduced_again = 0;  // Sums of gradients that were there already.
-    int64_t pulls_ahead = 0;
-    int64_t pulls_behind = 0;     // Shard by shard behind their pushes.
-    int64_t pulls_forgotten = 0;  // Of those, for a question for the state.
-    int64_t begun_by_table = 0;   // Of the steps: before all parameters came.
-    int64_t late_starts = 0;      // Joined while the job ran, above clock 0.
-    int64_t resumed_starts = 0;   // Founders of a job that goes on, likewise.
-    int64_t uneven_starts = 0;    // Some shard lagged behind the start clock.
-    int64_t skips = 0;            // To the others' clock.
-    int64_t uneven_skips = 0;     // Of those: some shard lagged behind.
-    int64_t skipped = 0;          // Clocks.
-    int64_t connects = 0;         // That succeeded.
-    int64_t regroups = 0;         // Calls.
-    int64_t group_joins = 0;      // Started in a group, while the job ran.
-    int64_t states_taken = 0;
-    int64_t states_given = 0;
-    int64_t shares_again = 0;  // Installed somebody else's part, too.
-    int64_t conclusions = 0;   // As the chief.
-    int64_t saves_failed = 0;
-    int64_t ranges = 0;         // Of examples: steps that were done with them.
-    int64_t empty_steps = 0;    // By all-reduce.
-    int64_t left_out = 0;       // Clocks over servers without examples.
-    int64_t states_kept = 0;    // Of checkpoints.
-    int64_t programs_kept = 0;  // Likewise, of this worker's program.
-
-    void Add(const Counts& other);
-  };
+  using Counts = WorkerCounts;
   const Counts& counts() const { return counts_; }
 
  private:
-  enum class State {
-    kJoining,       // Until a view in which the job runs.
-    kInitializing,  // Action.
-    kJoinPull,      // For the first parameters and the start clock.
-    kPulling,       // For the next step's parameters.
-    kComputing,     // Action.
-    kReducing,      // Action: computes, then waits for the sum.
-    kLeasing,       // For examples.
-    kWaiting,       // For a newer view.
-    kPushed,        // For acknowledgements, before it takes the state.
-    kAskingState,   // For the state.
-    kTakingState,   // Action.
-    kConnecting,    // Action.
-    kCatchingUp,    // Action.
-    kReadingState,  // Action.
-    kGiving,        // Until the servers have the state of all.
-    kDraining,      // Until the last pushes are acknowledged.
-    kTrained,       // Until the program asks what comes next.
-    kDone,          // Has left; perhaps as the chief it waits for the others.
-    kFinalPull,     // The chief reads the final model.
-    kConcluding,    // Action.
-    kSaving,        // Until it tries again to write the final model.
-    kReported,      // The chief has sent the result.
-    kLeaving,       // Has failed, and tells the coordinator.
-    kEnded,
-  };
+  using State = WorkerStage;
   // How long the worker has stood still for a change, and why.
   struct Change {
     absl::Time since = absl::InfiniteFuture();  // None is under way.
