@@ -20,8 +20,6 @@ namespace {
 constexpr int kFailedConnectsMax = 5;
 // Attempts that each take longer than this wait for somebody who may have died.
 constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
-// How long somebody waits before its log says for whom.
-constexpr int kTellLeases = 3;
 // How long who leaves waits for the coordinator to hear of it.
 constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
 // A shard has given us up: the coordinator is asked for so many leases.
@@ -29,9 +27,6 @@ constexpr int kVerdictLeases = 2;
 // Workers hear of a job's end one after the other, and each leaves its group at
 // once: a group that is lost may be all that the others notice so far.
 constexpr absl::Duration kEndComesWithin = absl::Seconds(1);
-// A worker is run at least so often, since heartbeats are due.
-constexpr absl::Duration kGapMax = absl::Seconds(1);
-
 std::string Milliseconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Milliseconds(time), " ms");
 }
@@ -42,13 +37,12 @@ WorkerCore::WorkerCore(const Options& options)
     : options_(options),
       rank_(Rank{options.member.join.index()}),
       member_(options.member),
-      awake_(kGapMax) {
+      patience_(options.wait_timeout) {
   stats_.set_rank(options.member.join.index());
 }
 
 void WorkerCore::Start(absl::Time now, Effects* effects) {
-  view_at_ = now;
-  progress_at_ = now;
+  patience_.Start(now);
   MemberCore::Effects member;
   member_.Start(now, &member);
   Perform(&member, now, effects);
@@ -56,7 +50,7 @@ void WorkerCore::Start(absl::Time now, Effects* effects) {
 
 void WorkerCore::Enter(State state, absl::Time now) {
   state_ = state;
-  progress_at_ = now;
+  patience_.CameFurther(now);
 }
 
 // ---- Messages and time ----------------------------------------------------
@@ -82,26 +76,17 @@ void WorkerCore::OnShardMessage(Owner from, const Message& message,
 }
 
 void WorkerCore::Wake(absl::Time now) {
-  const absl::Duration missed = awake_.Run(now);
+  const absl::Duration missed = patience_.Wake(now);
   if (missed == absl::ZeroDuration()) return;
-  for (absl::Time* const moment :
-       {&progress_at_, &view_at_, &fenced_until_, &give_up_leaving_at_,
-        &give_up_saving_at_, &give_up_joining_at_}) {
+  for (absl::Time* const moment : {&fenced_until_, &give_up_leaving_at_,
+                                   &give_up_saving_at_, &give_up_joining_at_}) {
     *moment = std::max(*moment, *moment + missed);  // The future stays.
   }
-  // What was handled just before, after the pause, was no earlier than it.
-  progress_at_ = std::min(progress_at_, now);
-  view_at_ = std::min(view_at_, now);
 }
 
 void WorkerCore::NoticeOthers(absl::Time now) {
   if (!client_.has_value() || !WaitsForOthers()) return;
-  const ClientCore::Waiting waiting = client_->WaitingFor(now);
-  if (waiting.kind != ClientCore::Waiting::Kind::kWorkers) return;
-  const std::pair<std::optional<Rank>, Clock> seen{waiting.rank, waiting.clock};
-  if (seen.first == waited_for_.first && seen.second > waited_for_.second)
-    progress_at_ = now;
-  waited_for_ = seen;
+  patience_.SawOthers(client_->WaitingFor(now), now);
 }
 
 void WorkerCore::OnTick(absl::Time now, Effects* effects) {
@@ -147,12 +132,11 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     effects->actions.push_back(Save{});
     return;
   }
-  if (WaitsForOthers() && now >= Deadline() && client_.has_value()) {
+  if (WaitsForOthers() && now >= patience_.Deadline() && client_.has_value()) {
     // Whoever it waits for may have come nearer.
-    progress_at_ =
-        std::max(progress_at_, now - client_->WaitingFor(now).since_progress);
+    patience_.CameNearer(client_->WaitingFor(now).since_progress, now);
   }
-  if (WaitsForOthers() && now >= Deadline()) {
+  if (WaitsForOthers() && now >= patience_.Deadline()) {
     return Fail(
         absl::DeadlineExceededError(absl::StrCat(
             "waited ", Milliseconds(options_.wait_timeout), " for ",
@@ -165,27 +149,10 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::SayForWhomItWaits(absl::Time now, Effects* effects) {
-  const absl::Duration first = member_.lease() * kTellLeases;
-  if (now < tell_at_ || first == absl::ZeroDuration()) return;
-  using P = run::WorkerProgress;
-  const P progress = Progress(now);
-  const bool waits = progress.activity() == P::WAITING_FOR_SERVER ||
-                     progress.activity() == P::WAITING_FOR_WORKERS;
-  const absl::Duration waited =
-      waits ? absl::Milliseconds(progress.for_ms()) : absl::ZeroDuration();
-  const absl::Time since = now - waited;
-  // Progress is given in whole milliseconds.
-  if (waited < first || since > told_since_ + absl::Milliseconds(2))
-    tell_after_ = first;
-  if (waits && waited >= tell_after_) {
-    effects->log.push_back(absl::StrCat(
-        "clock ", progress.clock(), ": ", progress.what(),
-        ", without progress for ",
-        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1)))));
-    told_since_ = since;
-    tell_after_ = waited * 2;
-  }
-  tell_at_ = now + tell_after_ - waited;
+  if (!patience_.IsToTell(now, member_.lease())) return;
+  std::optional<std::string> sentence =
+      patience_.Sentence(Progress(now), now, member_.lease());
+  if (sentence.has_value()) effects->log.push_back(*std::move(sentence));
 }
 
 void WorkerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
@@ -221,11 +188,11 @@ absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
   absl::Time next =
       std::min({member_.NextWakeup(), fenced_until_, tell_lost_group_at_,
-                give_up_joining_at_, awake_.NextRun()});
+                give_up_joining_at_, patience_.NextWake()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
   if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
   if (state_ == State::kSaving) next = std::min(next, save_again_at_);
-  if (WaitsForOthers()) next = std::min(next, Deadline());
+  if (WaitsForOthers()) next = std::min(next, patience_.Deadline());
   return next;
 }
 
@@ -242,7 +209,7 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
   std::move(member->log.begin(), member->log.end(),
             std::back_inserter(effects->log));
   if (member->joined) {
-    progress_at_ = now;
+    patience_.CameFurther(now);
     give_up_joining_at_ = absl::InfiniteFuture();
     if (const std::string reason = std::exchange(suspends_when_joined_, {});
         !reason.empty()) {
@@ -283,11 +250,8 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
     Perform(&member, now, effects);
     if (ended()) return;
   }
-  const uint64_t progress =
-      client_->bytes_pulled() + client_->unacknowledged_bytes();
-  if (progress != client_progress_ || !client->pulled.empty())
-    progress_at_ = now;
-  client_progress_ = progress;
+  patience_.SawBytes(client_->bytes_pulled() + client_->unacknowledged_bytes(),
+                     !client->pulled.empty(), now);
   for (const ClientCore::Brought& brought : client->brought) {
     if (brought.pull_id != pull_id_ || has_come_.empty()) continue;
     // What has completed its pull comes with all of it.
@@ -368,7 +332,7 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
                                                  proto.end().reason())));
   }
   if (proto.state() != wire::RUNNING || Over()) return;
-  view_at_ = now;
+  patience_.HeardNews(now);
   if (view->FindWorker(rank_, member_.incarnation()) == nullptr) {
     return EndGivenUp(WhyRemoved(now), effects);
   }
@@ -922,7 +886,7 @@ void WorkerCore::AskStateIfFree(absl::Time now, Effects* effects) {
 
 void WorkerCore::SetNeed(Need need, absl::Time now) {
   need_ = need;
-  progress_at_ = now;
+  patience_.CameFurther(now);
 }
 
 absl::Status WorkerCore::OnGradient(TableId table,
@@ -937,7 +901,7 @@ absl::Status WorkerCore::OnGradient(TableId table,
   ClientCore::Effects client;
   SL_RETURN_IF_ERROR(
       client_->Push(clock_, table, gradient, options, versions_, now, &client));
-  progress_at_ = now;
+  patience_.CameFurther(now);
   Perform(&client, now, effects);
   return absl::OkStatus();
 }
@@ -949,7 +913,7 @@ absl::Status WorkerCore::OnSkippedTable(TableId table, absl::Time now,
   if (Over()) return absl::OkStatus();
   ClientCore::Effects client;
   SL_RETURN_IF_ERROR(client_->SkipTable(clock_, table, now, &client));
-  progress_at_ = now;
+  patience_.CameFurther(now);
   Perform(&client, now, effects);
   return absl::OkStatus();
 }
@@ -1104,7 +1068,7 @@ void WorkerCore::OnReducing(absl::Time now) {
   reducing_ = true;
   // Without examples it asks again if the sum fails: there may be some by then.
   if (!elastic() || examples_.has_value()) computed_ = clock_;
-  progress_at_ = now;
+  patience_.CameFurther(now);
 }
 
 void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
@@ -1463,7 +1427,7 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
   using P = run::WorkerProgress;
   P progress;
   progress.set_clock(std::max<Clock>(clock_, 0));
-  progress.set_for_ms(absl::ToInt64Milliseconds(now - progress_at_));
+  progress.set_for_ms(absl::ToInt64Milliseconds(now - patience_.progress_at()));
   const auto is = [&](P::Activity activity, std::string what) {
     progress.set_activity(activity);
     progress.set_what(std::move(what));

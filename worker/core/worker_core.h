@@ -29,11 +29,11 @@
 #include "absl/time/time.h"
 #include "common/membership/member_core.h"
 #include "common/optim/step_options.h"
-#include "common/time/awake_clock.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
 #include "worker/core/catch_up.h"
 #include "worker/core/example_range.h"
+#include "worker/core/patience.h"
 #include "worker/core/phase_follower.h"
 #include "worker/core/worker_actions.h"
 #include "worker/core/worker_core_options.h"
@@ -147,7 +147,7 @@ class WorkerCore {
   // The figures of training so far; the rest is filled in.
   void SetStats(const run::WorkerStats& stats) { stats_ = stats; }
   // An action that takes long has come further.
-  void OnProgress(absl::Time now) { progress_at_ = now; }
+  void OnProgress(absl::Time now) { patience_.CameFurther(now); }
   // As MemberCore::AddRecord().
   void AddRecord(const run::MetricRecord& record, absl::Time made_at) {
     member_.AddRecord(record, made_at);
@@ -315,10 +315,6 @@ class WorkerCore {
   // Says for whom it waits when that has lasted for some leases, and then more
   // and more rarely.
   void SayForWhomItWaits(absl::Time now, Effects* effects);
-  // When it gives up waiting for others, if it does wait.
-  absl::Time Deadline() const {
-    return std::max(progress_at_, view_at_) + options_.wait_timeout;
-  }
   // At the beginning of OnTick(): time in which this worker itself did not run
   // is no time in which it waited.
   void Wake(absl::Time now);
@@ -398,6 +394,7 @@ class WorkerCore {
   std::string waiting_for_;   // Completes "waits for ...".
   Need need_ = Need::kNothing;
   Change change_;
+  Patience patience_;
   std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
   uint64_t leave_call_ = 0;
   run::Result result_;
@@ -407,17 +404,6 @@ class WorkerCore {
   absl::Time give_up_leaving_at_ = absl::InfiniteFuture();
   // A shard gave this incarnation up: the coordinator is asked, until then.
   absl::Time fenced_until_ = absl::InfiniteFuture();
-  AwakeClock awake_;
-  absl::Time progress_at_;  // It came further itself.
-  absl::Time view_at_;      // It heard of something that changed.
-  uint64_t client_progress_ = 0;
-  // As a shard said last: for whom it waits, and that one's clock.
-  std::pair<std::optional<Rank>, Clock> waited_for_;
-  // When it looks next whether it waits for long, how long that must be to be
-  // said, and since when it had waited when it last said so.
-  absl::Time tell_at_ = absl::InfinitePast();
-  absl::Duration tell_after_;
-  absl::Time told_since_ = absl::InfinitePast();
   run::WorkerStats stats_;
   Counts counts_;
 };
