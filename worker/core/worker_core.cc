@@ -20,10 +20,6 @@ namespace {
 constexpr int kFailedConnectsMax = 5;
 // Attempts that each take longer than this wait for somebody who may have died.
 constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
-// How long who leaves waits for the coordinator to hear of it.
-constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
-// A shard has given us up: the coordinator is asked for so many leases.
-constexpr int kVerdictLeases = 2;
 // Workers hear of a job's end one after the other, and each leaves its group at
 // once: a group that is lost may be all that the others notice so far.
 constexpr absl::Duration kEndComesWithin = absl::Seconds(1);
@@ -37,7 +33,10 @@ WorkerCore::WorkerCore(const Options& options)
     : options_(options),
       rank_(Rank{options.member.join.index()}),
       member_(options.member),
-      patience_(options.wait_timeout) {
+      patience_(options.wait_timeout),
+      conclusion_({.rank = Rank{options.member.join.index()},
+                   .save_timeout = options.save_timeout,
+                   .save_retry = options.save_retry}) {
   stats_.set_rank(options.member.join.index());
 }
 
@@ -78,10 +77,8 @@ void WorkerCore::OnShardMessage(Owner from, const Message& message,
 void WorkerCore::Wake(absl::Time now) {
   const absl::Duration missed = patience_.Wake(now);
   if (missed == absl::ZeroDuration()) return;
-  for (absl::Time* const moment : {&fenced_until_, &give_up_leaving_at_,
-                                   &give_up_saving_at_, &give_up_joining_at_}) {
-    *moment = std::max(*moment, *moment + missed);  // The future stays.
-  }
+  departure_.OnMissed(missed);
+  conclusion_.OnMissed(missed);
 }
 
 void WorkerCore::NoticeOthers(absl::Time now) {
@@ -108,26 +105,25 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
   }
   if (ended()) return;
   if (state_ == State::kLeaving) {
-    if (now >= give_up_leaving_at_) End(ending_);
+    if (departure_.GivesUpLeaving(now)) End(ending_);
     return;
   }
   if (now >= tell_lost_group_at_) TellGroupLost(effects);
-  if (now >= give_up_joining_at_) {
+  if (departure_.GivesUpJoining(now)) {
     return Fail(absl::CancelledError(
-                    absl::StrCat(suspends_when_joined_,
+                    absl::StrCat(departure_.suspend_reason(),
                                  "; it was to ask for a checkpoint, and could "
                                  "not join again within ",
                                  absl::FormatDuration(kSuspendJoinMax))),
                 now, effects);
   }
-  if (now >= fenced_until_) {
+  if (departure_.VerdictIsOverdue(now)) {
     return EndGivenUp(
         "the servers gave this worker up, and the coordinator does not say "
         "why: its lease ran out although it runs",
         effects);
   }
-  if (state_ == State::kSaving && now >= save_again_at_) {
-    save_again_at_ = absl::InfiniteFuture();
+  if (state_ == State::kSaving && conclusion_.SavesAgain(now)) {
     Enter(State::kConcluding, now);
     effects->actions.push_back(Save{});
     return;
@@ -186,12 +182,12 @@ void WorkerCore::EndGivenUp(const std::string& why, Effects* effects) {
 
 absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
-  absl::Time next =
-      std::min({member_.NextWakeup(), fenced_until_, tell_lost_group_at_,
-                give_up_joining_at_, patience_.NextWake()});
+  absl::Time next = std::min({member_.NextWakeup(),
+                              departure_.NextWakeup(state_ == State::kLeaving),
+                              tell_lost_group_at_, patience_.NextWake()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
-  if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
-  if (state_ == State::kSaving) next = std::min(next, save_again_at_);
+  if (state_ == State::kSaving)
+    next = std::min(next, conclusion_.save_again_at());
   if (WaitsForOthers()) next = std::min(next, patience_.Deadline());
   return next;
 }
@@ -210,9 +206,7 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
             std::back_inserter(effects->log));
   if (member->joined) {
     patience_.CameFurther(now);
-    give_up_joining_at_ = absl::InfiniteFuture();
-    if (const std::string reason = std::exchange(suspends_when_joined_, {});
-        !reason.empty()) {
+    if (const std::string reason = departure_.OnJoined(); !reason.empty()) {
       Suspend(reason, now, effects);
     }
   }
@@ -240,10 +234,9 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
     effects->to_shards.push_back(std::move(send));
   if (state_ == State::kLeaving) return;
   if (!client->failure.ok()) return Fail(client->failure, now, effects);
-  if (client->fenced && fenced_until_ == absl::InfiniteFuture()) {
+  if (client->fenced && departure_.OnFenced(now, member_.lease())) {
     // A shard may know that the job is over, or that our lease ran out, before
     // we do. The coordinator knows which.
-    fenced_until_ = now + member_.lease() * kVerdictLeases;
     MemberCore::Effects member;
     member_.SetStats(Stats(now));
     member_.SendHeartbeat(now, &member);
@@ -295,12 +288,8 @@ void WorkerCore::OnAnswer(MemberCore::CallResult answer, absl::Time now,
     gather_call_ = 0;
     SayWhereItGoesOnIfDue(now, effects);
   }
-  if (answer.call_id == leave_call_ && leave_call_ != 0) {
-    leave_call_ = 0;
-    if (state_ == State::kLeaving &&
-        give_up_leaving_at_ != absl::InfiniteFuture()) {
-      End(ending_);
-    }
+  if (departure_.OnAnswer(answer.call_id)) {
+    if (state_ == State::kLeaving) End(ending_);
     return;
   }
   if (unheeded_.erase(answer.call_id) > 0) {
@@ -1184,15 +1173,7 @@ void WorkerCore::GoOnAfterGiving(absl::Time now, Effects* effects) {
 // ---- The end --------------------------------------------------------------
 
 bool WorkerCore::IsChief() const {
-  const wire::WorkerMember* const chief = ChiefOf(*view());
-  return chief != nullptr && chief->incarnation() == member_.incarnation();
-}
-
-bool WorkerCore::AllDone() const {
-  for (const wire::WorkerMember& worker : view()->workers()) {
-    if (!worker.done()) return false;
-  }
-  return true;
+  return slackline::IsChief(*view(), member_.incarnation());
 }
 
 void WorkerCore::Leave(absl::Time now, Effects* effects) {
@@ -1216,7 +1197,7 @@ void WorkerCore::Leave(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::BeChief(absl::Time now, Effects* effects) {
-  if (!IsChief() || !AllDone()) return;
+  if (!Conclusion::IsDue(*view(), member_.incarnation())) return;
   ++counts_.conclusions;
   if (follower_->by_all_reduce()) {
     Enter(State::kConcluding, now);
@@ -1244,34 +1225,18 @@ void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
                               Effects* effects) {
   if (state_ != State::kConcluding) return;
   ++counts_.saves_failed;
-  if (give_up_saving_at_ == absl::InfiniteFuture()) {
-    give_up_saving_at_ = now + options_.save_timeout;
-    effects->log.push_back(
-        absl::StrCat("the model cannot be written: ", why.message(),
-                     "; the servers keep it, and it is tried again for ",
-                     absl::FormatDuration(options_.save_timeout)));
-  }
-  save_failure_ = std::string(why.message());
-  if (now >= give_up_saving_at_) {
-    return StopJob(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the final model could not be written within ",
-            absl::FormatDuration(options_.save_timeout), " by worker ",
-            static_cast<int32_t>(rank_), ": ", save_failure_,
-            "; make room there, or raise limits { save_timeout_ms: ... }")),
-        now, effects);
-  }
+  std::string log;
+  const absl::Status given_up = conclusion_.OnSaveFailed(why, now, &log);
+  if (!log.empty()) effects->log.push_back(std::move(log));
+  if (!given_up.ok()) return StopJob(given_up, now, effects);
   Enter(State::kSaving, now);
-  save_again_at_ = std::min(now + options_.save_retry, give_up_saving_at_);
 }
 
 void WorkerCore::Suspend(const std::string& reason, absl::Time now,
                          Effects* effects) {
   if (Over()) return;
   if (options_.joins_again && member_.incarnation() == 0) {
-    if (!suspends_when_joined_.empty()) return;
-    suspends_when_joined_ = reason;
-    give_up_joining_at_ = now + kSuspendJoinMax;
+    if (!departure_.SuspendWhenJoined(reason, now)) return;
     effects->log.push_back(
         absl::StrCat(reason,
                      ": this worker joins again; once it has, it asks for a "
@@ -1317,10 +1282,6 @@ void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
   if (InGroup()) effects->abort_group = why;
   if (member_.incarnation() == 0) return End(why);
   ending_ = why;
-  // Who stops the job hears its end.
-  give_up_leaving_at_ =
-      now +
-      (call.has_stop() ? member_.lease() * kVerdictLeases : kLeaveWaitMax);
   const bool stops = call.has_stop();
   MemberCore::Effects member;
   // The last heartbeat may be older than the steps since.
@@ -1328,10 +1289,11 @@ void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
   member_.SendHeartbeat(now, &member);
   Enter(State::kLeaving, now);
   const uint64_t id = member_.Call(std::move(call), Payload(), now, &member);
-  if (stops) {
+  if (stops) {  // It hears the job's end.
+    departure_.OnStopping(now, member_.lease());
     unheeded_.insert(id);
   } else {
-    leave_call_ = id;
+    departure_.OnLeaving(id, now);
   }
   Perform(&member, now, effects);
 }
@@ -1491,7 +1453,7 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
       is(P::WORKING, "past its last step, and its program is at work");
       break;
     case State::kDone:
-      if (AllDone()) {
+      if (AllAreDone(*view())) {
         const wire::WorkerMember* const chief = ChiefOf(*view());
         if (chief != nullptr) progress.set_rank(chief->rank());
         is(P::WAITING_FOR_WORKERS,
@@ -1505,7 +1467,7 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
       break;
     case State::kSaving:
       is(P::WORKING, absl::StrCat("trying again to write the final model: ",
-                                  save_failure_));
+                                  conclusion_.save_failure()));
       break;
     case State::kReported:
     case State::kLeaving:

@@ -32,6 +32,8 @@
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
 #include "worker/core/catch_up.h"
+#include "worker/core/conclusion.h"
+#include "worker/core/departure.h"
 #include "worker/core/example_range.h"
 #include "worker/core/patience.h"
 #include "worker/core/phase_follower.h"
@@ -47,8 +49,7 @@ class WorkerCore {
  public:
   using Options = WorkerCoreOptions;
 
-  // Whoever takes a machine away gives 30 s, mostly.
-  static constexpr absl::Duration kSuspendJoinMax = absl::Seconds(10);
+  static constexpr absl::Duration kSuspendJoinMax = Departure::kSuspendJoinMax;
 
   // ---- What goes in and comes out (worker_actions.h, worker_effects.h) ------
 
@@ -328,7 +329,6 @@ class WorkerCore {
   bool Over() const { return ended() || state_ == State::kLeaving; }
   std::string WaitingText(absl::Time now) const;
   bool IsChief() const;
-  bool AllDone() const;
   bool InGroup() const {
     return state_ == State::kConnecting || state_ == State::kCatchingUp ||
            state_ == State::kReducing;
@@ -387,23 +387,14 @@ class WorkerCore {
   // others may have heard of before; empty: none, or it was told.
   std::string lost_group_;
   absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
-  // Of Suspend() before it has joined; empty: nothing is to be asked then.
-  std::string suspends_when_joined_;
-  absl::Time give_up_joining_at_ = absl::InfiniteFuture();
   uint64_t waited_view_ = 0;  // A newer one is waited for.
   std::string waiting_for_;   // Completes "waits for ...".
   Need need_ = Need::kNothing;
   Change change_;
   Patience patience_;
+  Departure departure_;
+  Conclusion conclusion_;
   std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
-  uint64_t leave_call_ = 0;
-  run::Result result_;
-  absl::Time give_up_saving_at_ = absl::InfiniteFuture();
-  absl::Time save_again_at_ = absl::InfiniteFuture();
-  std::string save_failure_;
-  absl::Time give_up_leaving_at_ = absl::InfiniteFuture();
-  // A shard gave this incarnation up: the coordinator is asked, until then.
-  absl::Time fenced_until_ = absl::InfiniteFuture();
   run::WorkerStats stats_;
   Counts counts_;
 };
