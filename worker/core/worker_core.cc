@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/config/stop_rules.h"
 #include "common/membership/end_status.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
@@ -33,6 +32,7 @@ WorkerCore::WorkerCore(const Options& options)
     : options_(options),
       rank_(Rank{options.member.join.index()}),
       member_(options.member),
+      evaluations_(options.evaluate_every),
       patience_(options.wait_timeout),
       conclusion_({.rank = Rank{options.member.join.index()},
                    .save_timeout = options.save_timeout,
@@ -284,10 +284,7 @@ void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
 
 void WorkerCore::OnAnswer(MemberCore::CallResult answer, absl::Time now,
                           Effects* effects) {
-  if (answer.call_id == gather_call_) {
-    gather_call_ = 0;
-    SayWhereItGoesOnIfDue(now, effects);
-  }
+  if (place_.OnCallOver(answer.call_id)) SayWhereItGoesOnIfDue(now, effects);
   if (departure_.OnAnswer(answer.call_id)) {
     if (state_ == State::kLeaving) End(ending_);
     return;
@@ -367,8 +364,7 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   client.incarnation = member_.incarnation();
   client.run = member_.run();
   client_.emplace(client, member_.view());
-  // Who joins after a cut has promised nothing, and nobody waits for its state.
-  program_cut_ = view.proto().cut().number();
+  cut_duties_.Begin(view);
   const bool founder = view.FindWorker(rank_)->founder();
   // A job that goes on has its state on the servers: all begin over them.
   const bool by_all_reduce = founder
@@ -409,14 +405,7 @@ void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
   for (wire::Call& call : calls) {
     if (call.has_entered()) {
       wire::Entered& entered = *call.mutable_entered();
-      if (change_.since != absl::InfiniteFuture()) {
-        entered.set_pause_micros(
-            absl::ToInt64Microseconds(now - change_.since));
-      }
-      entered.set_connect_micros(absl::ToInt64Microseconds(change_.connect));
-      entered.set_transfer_micros(absl::ToInt64Microseconds(change_.transfer));
-      entered.set_bytes(change_.moved.bytes);
-      entered.set_model_hash(change_.moved.model_hash);
+      change_times_.Describe(now, &entered);
       effects->log.push_back(absl::StrFormat(
           "%s from clock %d on, after %.1f ms",
           ModeText(PhaseAt(view()->proto(), std::max<Clock>(clock_, 0)).mode()),
@@ -430,53 +419,32 @@ void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
 
 void WorkerCore::SayWhereItGoesOn(Clock step, absl::Time now,
                                   Effects* effects) {
-  has_begun_ = true;
-  goes_on_at_ = step;
+  place_.GoOnAt(step);
   SayWhereItGoesOnIfDue(now, effects);
 }
 
 void WorkerCore::SayWhereItGoesOnIfDue(absl::Time now, Effects* effects) {
-  if (gather_call_ != 0 || !goes_on_at_.has_value() || Over()) return;
-  const Clock step = *std::exchange(goes_on_at_, std::nullopt);
-  wire::Call call;
-  // As wire::Gather says: in the step.
-  call.mutable_goes_on()->set_place(static_cast<uint64_t>(2 * step + 1));
-  Notify({std::move(call)}, now, effects);
+  if (Over()) return;
+  std::optional<wire::Call> call = place_.ToTell();
+  if (call.has_value()) Notify({*std::move(call)}, now, effects);
 }
 
 void WorkerCore::KeepStateIfDue(Effects* effects) {
-  const wire::Cut& cut = view()->proto().cut();
-  // Whoever becomes the chief beyond that clock has not got that state any
-  // more, and the coordinator does not wait for it.
-  if (!cut.by_worker() || cut.number() <= kept_cut_ || clock_ != cut.clock() ||
-      !by_all_reduce() || !IsChief()) {
-    return;
-  }
-  kept_cut_ = cut.number();
+  if (!by_all_reduce() || !IsChief()) return;
+  const std::optional<KeepState> keep =
+      cut_duties_.KeepStateAt(*view(), clock_);
+  if (!keep.has_value()) return;
   ++counts_.states_kept;
-  effects->actions.push_back(KeepState{.cut = cut.number(), .clock = clock_});
+  effects->actions.push_back(*keep);
 }
 
 void WorkerCore::KeepProgramIfDue(Effects* effects) {
-  const wire::Cut& cut = view()->proto().cut();
-  if (!options_.member.join.keeps_state() || cut.number() <= program_cut_)
-    return;
-  Clock limit = cut.clock();
-  if (cut.until_size() > 0) {
-    const auto own =
-        std::find_if(cut.until().begin(), cut.until().end(),
-                     [&](const wire::Cut::Until& until) {
-                       return until.incarnation() == member_.incarnation();
-                     });
-    if (own == cut.until().end()) return;
-    limit = own->clock();
-  }
-  // It has begun no step at its limit before it knew the cut, so beyond it only
-  // others' steps have taken it, and the program is as it was.
-  if (clock_ < limit) return;
-  program_cut_ = cut.number();
+  if (!options_.member.join.keeps_state()) return;
+  const std::optional<KeepProgram> keep =
+      cut_duties_.KeepProgramAt(*view(), member_.incarnation(), clock_);
+  if (!keep.has_value()) return;
   ++counts_.programs_kept;
-  effects->actions.push_back(KeepProgram{.cut = cut.number(), .clock = limit});
+  effects->actions.push_back(*keep);
 }
 
 void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
@@ -495,10 +463,10 @@ void WorkerCore::Decide(absl::Time now, Effects* effects) {
   PhaseFollower::Decision decision = follower_->Next(*view(), clock_);
   const bool steps = decision.what == Do::kStepOverServers ||
                      decision.what == Do::kStepByAllReduce;
-  if (!steps && change_.since == absl::InfiniteFuture()) change_.since = now;
+  if (!steps) change_times_.Begin(now);
   Notify(std::move(decision.calls), now, effects);
   if (Over()) return;
-  if (steps) change_ = Change();
+  if (steps) change_times_.End();
   Act(decision, now, effects);
 }
 
@@ -517,7 +485,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
     case Do::kTakeState:
       // Nothing was asked for ahead: the phases of the next clock were known.
       parameters_ = nullptr;
-      change_.moving_since = now;
+      change_times_.OnMoving(now);
       Enter(State::kPushed, now);
       return ActWhenAcknowledged(now, effects);
     case Do::kConnect:
@@ -525,7 +493,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
     case Do::kGiveState:
       effects->actions.push_back(LeaveGroup{});
       ++counts_.states_given;
-      change_.moving_since = now;
+      change_times_.OnMoving(now);
       Enter(State::kGiving, now);
       return ReadShare(now, effects);
     case Do::kFinish:
@@ -577,7 +545,7 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
       }
       // The job before has evaluated that model, as no job does that of clock
       // 0.
-      if (founder) evaluated_ = clock_;
+      if (founder) evaluations_.BeginAfter(clock_);
       Perform(&client, now, effects);
       if (Over()) return;
       // Others may begin at earlier steps, and wait for it at a collective
@@ -612,7 +580,8 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
 }
 
 bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
-  if (skipped_.has_value() || !RuleAt(view()->proto(), clock_).skips_ahead()) {
+  if (evaluations_.has_skipped() ||
+      !RuleAt(view()->proto(), clock_).skips_ahead()) {
     return false;
   }
   const auto [smallest, largest] = parameters_->ShardClocks();
@@ -629,7 +598,7 @@ bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
 void WorkerCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
   ClientCore::Effects client;
   client_->SkipTo(clock, now, &client);
-  skipped_ = {skipped_.has_value() ? skipped_->first : clock_, clock};
+  evaluations_.OnSkip(clock_);
   clock_ = clock;
   Perform(&client, now, effects);
   if (!Over()) SayWhereItGoesOn(clock_, now, effects);
@@ -754,7 +723,7 @@ void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
   TellLaterClock(now, effects);
   if (Over()) return;
   EvaluateIfDue(parameters, effects);
-  if (!has_begun_) SayWhereItGoesOn(clock_, now, effects);
+  if (!place_.has_begun()) SayWhereItGoesOn(clock_, now, effects);
   Enter(State::kComputing, now);
   versions_.clear();
   effects->actions.push_back(
@@ -936,7 +905,7 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
   // may be lost with those who have it.
   if (by_all_reduce()) NoteExamplesDone();
   examples_.reset();
-  skipped_.reset();
+  evaluations_.OnStep();
   AskForExamples(now, effects);
   if (Over()) return;
   if (by_all_reduce()) EvaluateIfDue(nullptr, effects);
@@ -944,29 +913,17 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
 }
 
 bool WorkerCore::EvaluationIsDue() const {
-  const Clock every = options_.evaluate_every;
-  const bool due = skipped_.has_value()
-                       ? skipped_->first / every < clock_ / every
-                       : clock_ % every == 0;
-  // The final model is evaluated at the end anyhow.
-  return due && clock_ != EndOf(view()->proto()) && clock_ != evaluated_;
+  return evaluations_.IsDue(clock_, EndOf(view()->proto()));
 }
 
 void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
-  if (!EvaluationIsDue()) return;
-  evaluated_ = clock_;
-  if (!IsChief()) return;
+  if (!evaluations_.Begin(clock_, EndOf(view()->proto())) || !IsChief()) return;
   effects->actions.push_back(
       Evaluate{.clock = clock_, .parameters = parameters});
 }
 
 bool WorkerCore::KeepsModel(double test_loss, double test_accuracy) {
-  if (kept_ ||
-      StopRuleMet(options_.train.stop(), test_loss, test_accuracy).empty()) {
-    return false;
-  }
-  kept_ = true;
-  return true;
+  return evaluations_.KeepsModel(options_.train, test_loss, test_accuracy);
 }
 
 // ---- From servers to all-reduce -------------------------------------------
@@ -977,8 +934,7 @@ void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
   ++counts_.states_taken;
   computed_ = -1;
   follower_->TookState();
-  change_.transfer += now - change_.moving_since;
-  change_.moved = moved;
+  change_times_.OnTaken(moved, now);
   EvaluateIfDue(nullptr, effects);
   Decide(now, effects);
 }
@@ -993,7 +949,8 @@ void WorkerCore::StepByAllReduce(absl::Time now, Effects* effects) {
   }
   TellLaterClock(now, effects);
   if (Over()) return;
-  if (empty || !has_begun_) SayWhereItGoesOn(clock_ + empty, now, effects);
+  if (empty || !place_.has_begun())
+    SayWhereItGoesOn(clock_ + empty, now, effects);
   skip_to_ = 0;  // Should this step fail, there may be examples by then.
   reducing_ = false;
   Enter(State::kReducing, now);
@@ -1014,7 +971,7 @@ void WorkerCore::BeginConnecting(absl::Time now, Effects* effects) {
                            connect.ranks.begin());
   group_ = connect.group;
   group_ranks_ = connect.ranks;
-  change_.connecting_since = now;
+  change_times_.OnConnecting(now);
   Enter(State::kConnecting, now);
   effects->actions.push_back(std::move(connect));
 }
@@ -1049,7 +1006,7 @@ void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
   own_values_ = false;
   failed_connects_ = 0;
   ++counts_.connects;
-  change_.connect += now - change_.connecting_since;
+  change_times_.OnConnected(now);
   Decide(now, effects);
 }
 
@@ -1099,7 +1056,7 @@ void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
     // A newer view says whom to connect to.
     if (view()->proto().group() != group_) return Decide(now, effects);
     if (++failed_connects_ == 1)
-      failing_to_connect_since_ = change_.connecting_since;
+      failing_to_connect_since_ = change_times_.connecting_since();
     if (GivesUpConnecting(now)) {
       return Fail(absl::ResourceExhaustedError(absl::StrCat(
                       "worker ", options_.member.join.index(), " failed ",
@@ -1150,8 +1107,7 @@ void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
                              const Moved& moved, absl::Time now,
                              Effects* effects) {
   if (state_ != State::kReadingState) return;
-  change_.moved.bytes += moved.bytes;
-  change_.moved.model_hash = moved.model_hash;
+  change_times_.OnRead(moved);
   Enter(State::kGiving, now);
   ClientCore::Effects client;
   client_->Install(clock_, std::move(shards), now, &client);
@@ -1166,7 +1122,7 @@ void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
 
 void WorkerCore::GoOnAfterGiving(absl::Time now, Effects* effects) {
   follower_->GaveState();
-  change_.transfer += now - change_.moving_since;
+  change_times_.OnGiven(now);
   Decide(now, effects);
 }
 
@@ -1310,7 +1266,7 @@ uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
   const bool gathers = call.has_gather();
   const uint64_t id =
       member_.Call(std::move(call), std::move(value), now, &member);
-  if (gathers) gather_call_ = id;
+  if (gathers) place_.OnGather(id);
   Perform(&member, now, effects);
   return id;
 }

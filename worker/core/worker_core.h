@@ -32,11 +32,15 @@
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
 #include "worker/core/catch_up.h"
+#include "worker/core/change_times.h"
 #include "worker/core/conclusion.h"
+#include "worker/core/cut_duties.h"
 #include "worker/core/departure.h"
+#include "worker/core/evaluations.h"
 #include "worker/core/example_range.h"
 #include "worker/core/patience.h"
 #include "worker/core/phase_follower.h"
+#include "worker/core/program_place.h"
 #include "worker/core/worker_actions.h"
 #include "worker/core/worker_core_options.h"
 #include "worker/core/worker_counts.h"
@@ -162,7 +166,7 @@ class WorkerCore {
   // Nobody waits for the answer any more.
   void CancelCall(uint64_t call) {
     member_.Cancel(call);
-    if (call == gather_call_) gather_call_ = 0;
+    place_.OnCallOver(call);
   }
   // As MemberCore::ObstacleOf().
   std::string ObstacleOf(uint64_t call) const {
@@ -213,16 +217,6 @@ class WorkerCore {
 
  private:
   using State = WorkerStage;
-  // How long the worker has stood still for a change, and why.
-  struct Change {
-    absl::Time since = absl::InfiniteFuture();  // None is under way.
-    absl::Time connecting_since = absl::InfiniteFuture();
-    absl::Time moving_since = absl::InfiniteFuture();
-    absl::Duration connect;
-    absl::Duration transfer;
-    Moved moved;
-  };
-
   void Enter(State state, absl::Time now);
   void Perform(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Perform(ClientCore::Effects* client, absl::Time now, Effects* effects);
@@ -352,8 +346,6 @@ class WorkerCore {
   // Of the step that has begun without all parameters: which tables have come.
   // Empty: no such step, or they have all come.
   std::vector<bool> has_come_;
-  // Between two steps: where it has skipped clocks from, and to.
-  std::optional<std::pair<Clock, Clock>> skipped_;
   // Elastic sampling: of the next step, or of the one that is done now.
   std::optional<ExampleRange> examples_;
   uint64_t lease_call_ = 0;  // Is not answered yet.
@@ -362,22 +354,12 @@ class WorkerCore {
   bool none_now_ = false;    // Not before our last gradients have arrived.
   int64_t given_ = 0;        // Ranges of examples,
   int64_t done_ = 0;         // and those whose gradients have arrived.
-  Clock evaluated_ = 0;      // The last clock whose model was evaluated.
-  int32_t kept_cut_ = 0;     // The last one whose state was kept.
-  // The last one of which the program's state was kept, or is not wanted.
-  int32_t program_cut_ = 0;
-  bool kept_ = false;   // A model that meets a stop rule.
-  uint64_t group_ = 0;  // That it connects to, or is connected to.
+  uint64_t group_ = 0;       // That it connects to, or is connected to.
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
-  bool has_begun_ = false;       // With its first step.
   bool asked_ = false;           // As OnAsked() says.
-  uint64_t gather_call_ = 0;     // Of the program, without an answer so far.
-  // Of the step that is to be said once there is one: until then the program is
-  // where it called.
-  std::optional<Clock> goes_on_at_;
-  bool own_values_ = false;  // As in Standing.
-  bool reducing_ = false;    // Has computed its part of the step.
+  bool own_values_ = false;      // As in Standing.
+  bool reducing_ = false;        // Has computed its part of the step.
   // Its part of this step by all-reduce is computed, at the state that it has
   // now; -1: of none.
   Clock computed_ = -1;
@@ -390,7 +372,10 @@ class WorkerCore {
   uint64_t waited_view_ = 0;  // A newer one is waited for.
   std::string waiting_for_;   // Completes "waits for ...".
   Need need_ = Need::kNothing;
-  Change change_;
+  ProgramPlace place_;
+  Evaluations evaluations_;
+  CutDuties cut_duties_;
+  ChangeTimes change_times_;
   Patience patience_;
   Departure departure_;
   Conclusion conclusion_;
