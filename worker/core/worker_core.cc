@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/membership/end_status.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
@@ -16,12 +15,6 @@
 namespace slackline {
 namespace {
 
-constexpr int kFailedConnectsMax = 5;
-// Attempts that each take longer than this wait for somebody who may have died.
-constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
-// Workers hear of a job's end one after the other, and each leaves its group at
-// once: a group that is lost may be all that the others notice so far.
-constexpr absl::Duration kEndComesWithin = absl::Seconds(1);
 std::string Milliseconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Milliseconds(time), " ms");
 }
@@ -32,6 +25,7 @@ WorkerCore::WorkerCore(const Options& options)
     : options_(options),
       rank_(Rank{options.member.join.index()}),
       member_(options.member),
+      leases_(options.member.join.has_elastic()),
       evaluations_(options.evaluate_every),
       patience_(options.wait_timeout),
       conclusion_({.rank = Rank{options.member.join.index()},
@@ -108,7 +102,7 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     if (departure_.GivesUpLeaving(now)) End(ending_);
     return;
   }
-  if (now >= tell_lost_group_at_) TellGroupLost(effects);
+  if (now >= group_.tell_at()) TellGroupLost(effects);
   if (departure_.GivesUpJoining(now)) {
     return Fail(absl::CancelledError(
                     absl::StrCat(departure_.suspend_reason(),
@@ -184,7 +178,7 @@ absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
   absl::Time next = std::min({member_.NextWakeup(),
                               departure_.NextWakeup(state_ == State::kLeaving),
-                              tell_lost_group_at_, patience_.NextWake()});
+                              group_.tell_at(), patience_.NextWake()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
   if (state_ == State::kSaving)
     next = std::min(next, conclusion_.save_again_at());
@@ -211,7 +205,7 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
     }
   }
   for (MemberCore::CallResult& answer : member->answers) {
-    if (answer.call_id == lease_call_ && lease_call_ != 0) {
+    if (leases_.Awaits(answer.call_id)) {
       OnLeased(answer, now, effects);
     } else {
       OnAnswer(std::move(answer), now, effects);
@@ -246,22 +240,22 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
   patience_.SawBytes(client_->bytes_pulled() + client_->unacknowledged_bytes(),
                      !client->pulled.empty(), now);
   for (const ClientCore::Brought& brought : client->brought) {
-    if (brought.pull_id != pull_id_ || has_come_.empty()) continue;
+    if (brought.pull_id != pulls_.id() || !tables_.is_missing()) continue;
     // What has completed its pull comes with all of it.
     std::optional<ClientCore::TableValues> values =
-        client_->BroughtBy(pull_id_, brought.table);
+        client_->BroughtBy(pulls_.id(), brought.table);
     if (values.has_value()) TakeTable(*std::move(values), effects);
   }
   for (ClientCore::PullResult& result : client->pulled) {
-    if (result.pull_id != asked_state_) {
+    if (!pulls_.TakesState(result)) {
       OnPulled(std::move(result), now, effects);
       continue;
     }
-    asked_state_ = 0;
     effects->state =
         std::make_shared<const ClientCore::PullResult>(std::move(result));
     // Which has waited for this.
-    if (state_ == State::kComputing && pull_id_ == 0 && parameters_ == nullptr)
+    if (state_ == State::kComputing && !pulls_.is_open() &&
+        pulls_.parameters() == nullptr)
       PullAhead(now, effects);
   }
   if (Over()) return;
@@ -278,7 +272,7 @@ void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
   if (state_ != State::kPushed) return;
   Enter(State::kAskingState, now);
   ClientCore::Effects client;
-  pull_id_ = client_->PullState(clock_, now, &client);
+  pulls_.AskToTakeState({*client_, now, &client}, clock_);
   Perform(&client, now, effects);
 }
 
@@ -323,18 +317,12 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
     return EndGivenUp(WhyRemoved(now), effects);
   }
   if (!client_.has_value()) return Begin(now, effects);
-  if (!has_come_.empty()) {  // What has come counts for what is cut off it.
-    for (auto shard = static_cast<int32_t>(versions_.size());
-         shard < view->shard_count(); ++shard) {
-      versions_.push_back(
-          versions_[static_cast<size_t>(view->OriginOf(ShardId{shard}))]);
-    }
-  }
+  tables_.OnView(*view);
   ClientCore::Effects client;
   client_->OnView(view, now, &client);
   Perform(&client, now, effects);
   if (Over()) return;
-  if (view->proto().group() != group_) TellGroupLost(effects);
+  if (!group_.IsOf(*view)) TellGroupLost(effects);
   AbortGroupIfOver(effects);
   // Who is held up in a step tells where it will stop: the others may wait for
   // that, and it for them.
@@ -372,12 +360,13 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
                                        !RuleAt(view.proto(), 0).over_servers()
                                  : JoinsByAllReduce(view);
   follower_.emplace(PhaseFollower::Options{.rank = rank_}, by_all_reduce);
-  effects->log.push_back(absl::StrCat("the job runs: ", view.workers().size(),
-                                      " workers, ", elastic() ? "about " : "",
-                                      view.proto().steps_total(), " steps"));
+  effects->log.push_back(
+      absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
+                   options_.member.join.has_elastic() ? "about " : "",
+                   view.proto().steps_total(), " steps"));
   if (by_all_reduce) {
     clock_ = founder ? 0 : -1;
-    own_values_ = founder && BeginsWithWorker(view.proto());
+    group_.BeginWith(founder && BeginsWithWorker(view.proto()));
     counts_.group_joins += !founder;
     Enter(State::kInitializing, now);
     effects->actions.push_back(Initialize{});
@@ -385,7 +374,7 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   }
   Enter(State::kJoinPull, now);
   ClientCore::Effects joining;
-  pull_id_ = client_->JoinPull(now, &joining);
+  pulls_.Join({*client_, now, &joining});
   Perform(&joining, now, effects);
 }
 
@@ -484,7 +473,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
       return Enter(State::kWaiting, now);
     case Do::kTakeState:
       // Nothing was asked for ahead: the phases of the next clock were known.
-      parameters_ = nullptr;
+      pulls_.Drop();
       change_times_.OnMoving(now);
       Enter(State::kPushed, now);
       return ActWhenAcknowledged(now, effects);
@@ -511,16 +500,15 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
 void WorkerCore::AskForParameters(Clock clock, absl::Time now,
                                   Effects* effects) {
   ClientCore::Effects client;
-  pulled_own_ = clock_;
-  pull_id_ = client_->Pull(clock, clock_, now, &client);
+  pulls_.Ask({*client_, now, &client}, clock, clock_);
   Perform(&client, now, effects);
 }
 
 void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
                           Effects* effects) {
-  SL_CHECK(result.pull_id == pull_id_,
+  SL_CHECK(result.pull_id == pulls_.id(),
            "an answer to a pull that was not asked for");
-  pull_id_ = 0;
+  pulls_.Close();
   Parameters pulled =
       std::make_shared<const ClientCore::PullResult>(std::move(result));
   effects->pulled.push_back(pulled);
@@ -535,7 +523,7 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
       counts_.resumed_starts += clock_ > 0 && founder;
       counts_.uneven_starts += smallest < largest;
       // What the join returned may be older than a later start clock.
-      if (clock_ == 0) parameters_ = std::move(pulled);
+      if (clock_ == 0) pulls_.Keep(std::move(pulled));
       if (clock_ > 0) {
         effects->log.push_back(absl::StrCat(founder
                                                 ? "goes on at clock "
@@ -564,17 +552,15 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
     default:
       break;
   }
-  if (!has_come_.empty()) {
-    for (size_t table = 0; table < has_come_.size(); ++table) {
-      if (!has_come_[table])
-        TakeTable(pulled->Of(TableId{static_cast<int32_t>(table)}), effects);
-    }
-    has_come_.clear();
-    NoteExamplesPulled();
+  if (tables_.is_missing()) {
+    for (const TableId table : tables_.Missing())
+      TakeTable(pulled->Of(table), effects);
+    tables_.Complete();
+    leases_.OnParameters(pulls_.HasOwn(clock_));
     PullAhead(now, effects);
     return;
   }
-  parameters_ = std::move(pulled);
+  pulls_.Keep(std::move(pulled));
   if (state_ == State::kPulling) StepOverServers(now, effects);
   if (state_ == State::kGiving) GoOnAfterGiving(now, effects);
 }
@@ -584,13 +570,13 @@ bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
       !RuleAt(view()->proto(), clock_).skips_ahead()) {
     return false;
   }
-  const auto [smallest, largest] = parameters_->ShardClocks();
+  const auto [smallest, largest] = pulls_.parameters()->ShardClocks();
   if (largest <= clock_) return false;
   ++counts_.skips;
   counts_.uneven_skips += smallest < largest;
   counts_.skipped += largest - clock_;
   // What shards that lag behind answered is older than that clock allows.
-  if (smallest < largest) parameters_ = nullptr;
+  if (smallest < largest) pulls_.Drop();
   SkipTo(largest, now, effects);
   return true;
 }
@@ -607,49 +593,23 @@ void WorkerCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
 // ---- Examples, with elastic sampling ----------------------------------------
 
 void WorkerCore::AskForExamples(absl::Time now, Effects* effects) {
-  if (!elastic() || examples_.has_value() || lease_call_ != 0 ||
-      skip_to_ > clock_ || clock_ >= EndOf(view()->proto())) {
-    return;
-  }
-  if (!by_all_reduce()) {
-    const bool arrived = client_->unacknowledged_bytes() == 0;
-    if (arrived) NoteExamplesDone();
-    if (none_now_ && !arrived) return;
-  }
-  none_now_ = false;
-  asked_at_ = clock_;
-  wire::Call call;
-  wire::Lease& lease = *call.mutable_lease();
-  lease.set_clock(clock_);
-  lease.set_received(given_);
-  lease.set_done(done_);
-  lease.set_reduced(by_all_reduce());
+  std::optional<wire::Call> call =
+      leases_.Ask({.clock = clock_,
+                   .end = EndOf(view()->proto()),
+                   .by_all_reduce = by_all_reduce(),
+                   .all_arrived = !by_all_reduce() &&
+                                  client_->unacknowledged_bytes() == 0});
+  if (!call.has_value()) return;
   MemberCore::Effects member;
-  lease_call_ = member_.Call(std::move(call), Payload(), now, &member);
+  leases_.OnAsked(member_.Call(*std::move(call), Payload(), now, &member));
   Perform(&member, now, effects);
 }
 
 void WorkerCore::OnLeased(const MemberCore::CallResult& answer, absl::Time now,
                           Effects* effects) {
-  lease_call_ = 0;
+  const absl::Status leased = leases_.OnAnswer(answer.reply);
   if (Over()) return;
-  const wire::CallReply& reply = answer.reply;
-  if (reply.code() != wire::OK) {
-    return Fail(absl::InternalError(absl::StrCat(
-                    "the coordinator gives no examples: ", reply.error())),
-                now, effects);
-  }
-  if (reply.leased().has_examples()) {
-    const wire::Examples& examples = reply.leased().examples();
-    examples_ = {.epoch = examples.epoch(),
-                 .begin = examples.begin(),
-                 .end = examples.end()};
-    ++given_;
-  } else if (!reply.leased().has_skip_to()) {
-    none_now_ = true;
-  } else {
-    skip_to_ = std::min(reply.leased().skip_to(), kClockMax - 1);
-  }
+  if (!leased.ok()) return Fail(leased, now, effects);
   if (state_ == State::kLeasing) return Decide(now, effects);
   if (state_ == State::kPulling && CanBeginByTable())
     BeginComputing(nullptr, now, effects);
@@ -662,24 +622,19 @@ void WorkerCore::WaitForExamples(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
-  if (!examples_.has_value() || clock_ <= asked_at_) return;
-  asked_at_ = clock_;
-  wire::Call call;
-  call.mutable_has_examples()->set_clock(clock_);
-  Notify({std::move(call)}, now, effects);
+  std::optional<wire::Call> call = leases_.TellClock(clock_);
+  if (call.has_value()) Notify({*std::move(call)}, now, effects);
 }
 
 bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
-  if (!elastic() || examples_.has_value()) return true;
-  const Clock wished = skip_to_;
-  if (wished <= clock_) {
-    skip_to_ = 0;
+  if (leases_.HasForStep()) return true;
+  const std::optional<Clock> wished = leases_.TakeSkip(clock_);
+  if (!wished.has_value()) {
     WaitForExamples(now, effects);
     return false;
   }
-  skip_to_ = 0;
-  parameters_ = nullptr;
-  if (const Clock to = std::min(wished, follower_->SkipLimit(*view(), clock_));
+  pulls_.Drop();
+  if (const Clock to = std::min(*wished, follower_->SkipLimit(*view(), clock_));
       to > clock_) {
     counts_.left_out += to - clock_;
     SkipTo(to, now, effects);
@@ -692,11 +647,11 @@ bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
 // ---- A step over servers ----------------------------------------------------
 
 void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
-  if (parameters_ == nullptr) {
+  if (pulls_.parameters() == nullptr) {
     if (CanBeginByTable()) return BeginComputing(nullptr, now, effects);
     Enter(State::kPulling, now);
     // One that runs ahead is still on its way.
-    if (pull_id_ == 0) AskForParameters(clock_, now, effects);
+    if (!pulls_.is_open()) AskForParameters(clock_, now, effects);
     return;
   }
   if (SkipToTheOthers(now, effects)) {
@@ -705,17 +660,16 @@ void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   }
   if (clock_ == EndOf(view()->proto())) return Decide(now, effects);
   if (!HasExamples(now, effects)) return;
-  BeginComputing(std::exchange(parameters_, nullptr), now, effects);
+  BeginComputing(pulls_.Take(), now, effects);
 }
 
 bool WorkerCore::CanBeginByTable() const {
-  return options_.step_by_table && pull_id_ != 0 &&
-         client_->HasBrought(pull_id_, TableId{0}) &&
+  return options_.step_by_table && pulls_.is_open() &&
+         client_->HasBrought(pulls_.id(), TableId{0}) &&
          clock_ != EndOf(view()->proto()) &&
          // These look at all parameters before the step.
          !RuleAt(view()->proto(), clock_).skips_ahead() &&
-         !(EvaluationIsDue() && IsChief()) &&
-         (!elastic() || examples_.has_value());
+         !(EvaluationIsDue() && IsChief()) && leases_.HasForStep();
 }
 
 void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
@@ -725,34 +679,29 @@ void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
   EvaluateIfDue(parameters, effects);
   if (!place_.has_begun()) SayWhereItGoesOn(clock_, now, effects);
   Enter(State::kComputing, now);
-  versions_.clear();
   effects->actions.push_back(
       Compute{.clock = clock_,
               .parameters = parameters,
-              .examples = examples_,
+              .examples = leases_.examples(),
               .acknowledged = client_->unacknowledged_bytes() == 0
                                   ? client_->acknowledged_at()
                                   : absl::InfinitePast()});
   if (parameters != nullptr) {
-    for (const ClientCore::ShardValue& value : parameters->shards)
-      versions_.push_back(value.version);
-    NoteExamplesPulled();
+    tables_.BeginWith(*parameters);
+    leases_.OnParameters(pulls_.HasOwn(clock_));
     return PullAhead(now, effects);
   }
   ++counts_.begun_by_table;
-  versions_.assign(static_cast<size_t>(view()->shard_count()), 0);
-  has_come_.assign(static_cast<size_t>(view()->proto().table_size()), false);
+  tables_.BeginWithout(*view());
   for (int32_t table = 0; table < view()->proto().table_size(); ++table) {
     std::optional<ClientCore::TableValues> values =
-        client_->BroughtBy(pull_id_, TableId{table});
+        client_->BroughtBy(pulls_.id(), TableId{table});
     if (values.has_value()) TakeTable(*std::move(values), effects);
   }
 }
 
 void WorkerCore::TakeTable(ClientCore::TableValues values, Effects* effects) {
-  has_come_[static_cast<size_t>(values.table)] = true;
-  for (const ClientCore::TableValues::Piece& piece : values.pieces)
-    versions_[static_cast<size_t>(piece.shard)] = piece.version;
+  tables_.Take(values);
   effects->tables.push_back(std::move(values));
 }
 
@@ -769,15 +718,9 @@ bool WorkerCore::NextIsOverServers(absl::Time now, Effects* effects) {
 void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
   const Clock next = clock_ + 1;
   if (!options_.pull_ahead || next >= EndOf(view()->proto())) return;
-  if (wants_state_ || asked_state_ != 0) return;
-  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
-  // One whose turn is given may have to wait for this very step, whose program
-  // may want the state first.
-  if (RuleOf(mode).follows_given_delays()) return;
-  const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
-  // The next parameters may miss this very step if the mode lets them.
-  if (!NextIsOverServers(now, effects) || needs.of_all >= next ||
-      needs.complete >= next) {
+  if (pulls_.asks_state() || StepPulls::HasGivenTurn(*view(), next)) return;
+  if (!NextIsOverServers(now, effects) ||
+      !StepPulls::MayMissLastStep(*view(), next)) {
     return;
   }
   ++counts_.pulls_ahead;
@@ -785,23 +728,14 @@ void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::PullBehindPushes(absl::Time now, Effects* effects) {
-  if (!client_->BetweenClocks() || pull_id_ != 0 || parameters_ != nullptr ||
-      wants_state_ || asked_state_ != 0 || !NextIsOverServers(now, effects)) {
+  if (!client_->BetweenClocks() || !pulls_.IsFree() ||
+      !NextIsOverServers(now, effects)) {
     return;
   }
-  // Values that do not wait for the others' gradients of this step would miss
-  // them, which were on their way at the same time. A worker alone misses none.
   const Clock next = clock_ + 1;
-  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
-  const ModeRule& rule = RuleOf(mode);
-  const PullNeeds needs = rule.NeedsOf(mode, next);
-  if (!rule.follows_given_delays() && needs.of_all < next &&
-      needs.complete < next && view()->workers().size() > 1) {
-    return;
-  }
+  if (!StepPulls::MayFollowPushes(*view(), next)) return;
   ++counts_.pulls_behind;
-  pulled_own_ = next;
-  pull_id_ = client_->PullBehindPushes();
+  pulls_.AskBehindPushes(*client_, next);
 }
 
 bool WorkerCore::HasRoom(size_t bytes) const {
@@ -811,16 +745,16 @@ bool WorkerCore::HasRoom(size_t bytes) const {
 }
 
 void WorkerCore::AskState(absl::Time now, Effects* effects) {
-  SL_CHECK(client_.has_value() && !wants_state_ && asked_state_ == 0,
+  SL_CHECK(client_.has_value() && !pulls_.asks_state(),
            "the state is asked for once, by a worker that has joined");
   if (Over()) return;
-  wants_state_ = true;
+  pulls_.WantState();
   // A pull behind the pushes of this very step is answered when the program has
   // done the rest of the step, which waits for the state.
-  if (state_ == State::kComputing && pull_id_ != 0 && pulled_own_ > clock_) {
+  ClientCore::Effects client;
+  if (state_ == State::kComputing &&
+      pulls_.ForgetForState({*client_, now, &client}, clock_)) {
     ++counts_.pulls_forgotten;
-    ClientCore::Effects client;
-    client_->ForgetPull(std::exchange(pull_id_, 0), now, &client);
     Perform(&client, now, effects);
     if (Over()) return;
   }
@@ -828,18 +762,10 @@ void WorkerCore::AskState(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::AskStateIfFree(absl::Time now, Effects* effects) {
-  // One pull at a time: a shard parks one of each worker.
-  if (!wants_state_ || pull_id_ != 0 || Over()) return;
-  wants_state_ = false;
-  const wire::View& view = this->view()->proto();
-  // What a pull may not be without, so this waits for nobody for whom that
-  // would not.
-  const PullNeeds needs =
-      RuleAt(view, clock_).NeedsOf(PhaseAt(view, clock_).mode(), clock_);
+  if (Over()) return;
   ClientCore::Effects client;
-  asked_state_ =
-      client_->PullState(std::max<Clock>(needs.of_all, 0), now, &client);
-  Perform(&client, now, effects);
+  if (pulls_.AskStateIfFree({*client_, now, &client}, *view(), clock_))
+    Perform(&client, now, effects);
 }
 
 void WorkerCore::SetNeed(Need need, absl::Time now) {
@@ -852,13 +778,13 @@ absl::Status WorkerCore::OnGradient(TableId table,
                                     const StepOptions& options, absl::Time now,
                                     Effects* effects) {
   if (state_ != State::kComputing) return absl::OkStatus();
-  SL_CHECK(has_come_.empty() || has_come_.at(static_cast<size_t>(table)),
+  SL_CHECK(tables_.HasCome(table),
            "a gradient of a table whose parameters have not come");
   PullBehindPushes(now, effects);
   if (Over()) return absl::OkStatus();
   ClientCore::Effects client;
-  SL_RETURN_IF_ERROR(
-      client_->Push(clock_, table, gradient, options, versions_, now, &client));
+  SL_RETURN_IF_ERROR(client_->Push(clock_, table, gradient, options,
+                                   tables_.versions(), now, &client));
   patience_.CameFurther(now);
   Perform(&client, now, effects);
   return absl::OkStatus();
@@ -878,7 +804,7 @@ absl::Status WorkerCore::OnSkippedTable(TableId table, absl::Time now,
 
 void WorkerCore::OnComputed(double loss, absl::Time now, Effects* effects) {
   if (state_ != State::kComputing) return;
-  SL_CHECK(has_come_.empty(), "a step without all of its parameters");
+  SL_CHECK(!tables_.is_missing(), "a step without all of its parameters");
   StepDone(loss, now, effects);
 }
 
@@ -900,11 +826,8 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
   asked_ = false;
   ++clock_;
   ++counts_.steps;
-  counts_.ranges += examples_.has_value();
-  // Nobody is at this step any more, so all have the steps before it; this one
-  // may be lost with those who have it.
-  if (by_all_reduce()) NoteExamplesDone();
-  examples_.reset();
+  counts_.ranges += leases_.examples().has_value();
+  leases_.OnStep(by_all_reduce());
   evaluations_.OnStep();
   AskForExamples(now, effects);
   if (Over()) return;
@@ -932,7 +855,7 @@ void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
                               Effects* effects) {
   if (state_ != State::kTakingState) return;
   ++counts_.states_taken;
-  computed_ = -1;
+  group_.ForgetComputed();
   follower_->TookState();
   change_times_.OnTaken(moved, now);
   EvaluateIfDue(nullptr, effects);
@@ -942,78 +865,65 @@ void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
 // ---- By all-reduce --------------------------------------------------------
 
 void WorkerCore::StepByAllReduce(absl::Time now, Effects* effects) {
-  const bool again = computed_ == clock_;
-  const bool empty = elastic() && !again && !examples_.has_value();
-  if (empty && skip_to_ <= clock_) {
-    return WaitForExamples(now, effects);
-  }
+  const bool again = group_.HasComputed(clock_);
+  const bool empty = !again && !leases_.HasForStep();
+  if (empty && !leases_.HasSkip(clock_)) return WaitForExamples(now, effects);
   TellLaterClock(now, effects);
   if (Over()) return;
   if (empty || !place_.has_begun())
     SayWhereItGoesOn(clock_ + empty, now, effects);
-  skip_to_ = 0;  // Should this step fail, there may be examples by then.
-  reducing_ = false;
+  leases_
+      .ForgetSkip();  // Should this step fail, there may be examples by then.
+  group_.BeginStep();
   Enter(State::kReducing, now);
   counts_.reduced_again += again;
   counts_.empty_steps += empty;
-  effects->actions.push_back(Reduce{
-      .clock = clock_, .again = again, .examples = examples_, .empty = empty});
+  effects->actions.push_back(Reduce{.clock = clock_,
+                                    .again = again,
+                                    .examples = leases_.examples(),
+                                    .empty = empty});
 }
 
 void WorkerCore::BeginConnecting(absl::Time now, Effects* effects) {
-  Connect connect{.group = view()->proto().group(), .ranks = {}, .self = 0};
-  for (const wire::WorkerMember& worker : view()->workers())
-    connect.ranks.push_back(worker.rank());
-  std::sort(connect.ranks.begin(), connect.ranks.end());
-  connect.self =
-      static_cast<int32_t>(std::find(connect.ranks.begin(), connect.ranks.end(),
-                                     static_cast<int32_t>(rank_)) -
-                           connect.ranks.begin());
-  group_ = connect.group;
-  group_ranks_ = connect.ranks;
+  Connect connect = group_.ConnectTo(*view(), rank_, now);
   change_times_.OnConnecting(now);
   Enter(State::kConnecting, now);
   effects->actions.push_back(std::move(connect));
 }
 
 void WorkerCore::AbortGroupIfOver(Effects* effects) const {
-  if (!InGroup() || view()->proto().group() == group_) return;
+  if (!InGroup() || group_.IsOf(*view())) return;
   effects->abort_group =
       absl::UnavailableError("the group of workers has changed");
 }
 
 void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
   if (state_ != State::kConnecting) return;
-  follower_->Connected(group_);
+  follower_->Connected(group_.group());
   Enter(State::kCatchingUp, now);
-  effects->actions.push_back(
-      CatchUp{{.clock = clock_, .own_values = own_values_}});
+  effects->actions.push_back(CatchUp{.standing = group_.StandingAt(clock_)});
   AbortGroupIfOver(effects);
 }
 
 void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
                             Effects* effects) {
   if (state_ != State::kCatchingUp) return;
-  if (took_state && computed_ == clock_ && clock > clock_ &&
-      std::exchange(examples_, std::nullopt).has_value()) {
-    NoteExamplesDone();  // The others could not have got there without it.
-  }
+  if (took_state && group_.HasComputed(clock_) && clock > clock_)
+    leases_.OnStepWithOthers();
   if (clock_ != clock) {
     effects->log.push_back(absl::StrCat("took the state of clock ", clock,
                                         " from another worker"));
   }
   clock_ = clock;
-  own_values_ = false;
-  failed_connects_ = 0;
+  group_.OnCaughtUp();
   ++counts_.connects;
   change_times_.OnConnected(now);
   Decide(now, effects);
 }
 
 void WorkerCore::OnReducing(absl::Time now) {
-  reducing_ = true;
   // Without examples it asks again if the sum fails: there may be some by then.
-  if (!elastic() || examples_.has_value()) computed_ = clock_;
+  group_.OnComputed(clock_, leases_.HasForStep());
   patience_.CameFurther(now);
 }
 
@@ -1021,20 +931,7 @@ void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
                            Effects* effects) {
   if (state_ != State::kReducing) return;
   if (step.nonfinite) {
-    std::vector<int32_t> workers;
-    for (const Rank culprit : step.culprits) {
-      const auto index = static_cast<size_t>(culprit);
-      if (index < group_ranks_.size()) workers.push_back(group_ranks_[index]);
-    }
-    std::string what = absl::StrCat("all-reduce at step ", clock_);
-    if (workers.empty()) {
-      absl::StrAppend(&what,
-                      ": the gradients are finite, and their sum is not");
-    } else {
-      absl::StrAppend(&what,
-                      ": a NaN or an infinity is in the gradient of worker ",
-                      absl::StrJoin(workers, ", "));
-    }
+    const auto [workers, what] = group_.CulpritsOf(step, clock_);
     if (StopsAtNonfinite()) {
       return StopDiverged(
           absl::StrCat(what,
@@ -1054,48 +951,35 @@ void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
   asked_ = false;
   if (state_ == State::kConnecting) {
     // A newer view says whom to connect to.
-    if (view()->proto().group() != group_) return Decide(now, effects);
-    if (++failed_connects_ == 1)
-      failing_to_connect_since_ = change_times_.connecting_since();
-    if (GivesUpConnecting(now)) {
+    if (!group_.IsOf(*view())) return Decide(now, effects);
+    if (group_.OnConnectFailed(now, member_.lease())) {
       return Fail(absl::ResourceExhaustedError(absl::StrCat(
                       "worker ", options_.member.join.index(), " failed ",
-                      failed_connects_,
+                      group_.failed_connects(),
                       " times in a row to connect to the other workers: ",
                       why.message())),
                   now, effects);
     }
   }
   TellGroupLost(effects);
-  lost_group_ =
-      absl::StrCat("clock ", clock_, ": all-reduce failed: ", why.message(),
-                   "; connecting anew");
-  tell_lost_group_at_ = now + kEndComesWithin;
-  if (view()->proto().group() != group_) TellGroupLost(effects);
+  group_.OnLost(clock_, why, now);
+  if (!group_.IsOf(*view())) TellGroupLost(effects);
   ++counts_.regroups;
-  Notify({follower_->ConnectionLost(group_)}, now, effects);
+  Notify({follower_->ConnectionLost(group_.group())}, now, effects);
   if (Over()) return;
   Decide(now, effects);
 }
 
-bool WorkerCore::GivesUpConnecting(absl::Time now) const {
-  if (failed_connects_ < kFailedConnectsMax) return false;
-  const absl::Duration failing = now - failing_to_connect_since_;
-  return failing < failed_connects_ * kQuickConnect ||
-         failing > 2 * member_.lease();
-}
-
 void WorkerCore::TellGroupLost(Effects* effects) {
-  if (!lost_group_.empty())
-    effects->warnings.push_back(std::exchange(lost_group_, ""));
-  tell_lost_group_at_ = absl::InfiniteFuture();
+  std::optional<std::string> loss = group_.TakeLoss();
+  if (loss.has_value()) effects->warnings.push_back(*std::move(loss));
 }
 
 // ---- From all-reduce to servers -------------------------------------------
 
 void WorkerCore::ReadShare(absl::Time now, Effects* effects) {
   std::vector<ShardId> share = follower_->Share(*view());
-  const bool asked = pull_id_ != 0;
+  const bool asked = pulls_.is_open();
   if (share.empty() && asked) return;
   counts_.shares_again += asked;
   Enter(State::kReadingState, now);
@@ -1114,8 +998,8 @@ void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
   Perform(&client, now, effects);
   if (Over()) return;
   // It may have been answered while the last shards were read.
-  if (parameters_ != nullptr) return GoOnAfterGiving(now, effects);
-  if (pull_id_ == 0) AskForParameters(clock_, now, effects);
+  if (pulls_.parameters() != nullptr) return GoOnAfterGiving(now, effects);
+  if (!pulls_.is_open()) AskForParameters(clock_, now, effects);
   // A view may have come meanwhile.
   if (state_ == State::kGiving) ReadShare(now, effects);
 }
@@ -1133,8 +1017,7 @@ bool WorkerCore::IsChief() const {
 }
 
 void WorkerCore::Leave(absl::Time now, Effects* effects) {
-  member_.Cancel(
-      std::exchange(lease_call_, 0));  // Nothing is left to be given.
+  member_.Cancel(leases_.Close());  // Nothing is left to be given.
   if (!asked_) {
     // Its program may still want something of the job, which ends when all have
     // left. The coordinator hears at once that the training is over.
@@ -1163,8 +1046,7 @@ void WorkerCore::BeChief(absl::Time now, Effects* effects) {
   // Every push is acknowledged, so this will be the final model.
   Enter(State::kFinalPull, now);
   ClientCore::Effects client;
-  pulled_own_ = clock_;
-  pull_id_ = client_->PullModel(clock_, now, &client);
+  pulls_.AskModel({*client_, now, &client}, clock_);
   Perform(&client, now, effects);
 }
 
@@ -1383,7 +1265,7 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
       }
       break;
     case State::kReducing:
-      if (reducing_) {
+      if (group_.waits_for_sum()) {
         is(P::WAITING_FOR_WORKERS,
            absl::StrCat("waiting for the others' gradients of step ", clock_));
       } else {

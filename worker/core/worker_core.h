@@ -37,10 +37,13 @@
 #include "worker/core/cut_duties.h"
 #include "worker/core/departure.h"
 #include "worker/core/evaluations.h"
-#include "worker/core/example_range.h"
+#include "worker/core/example_leases.h"
+#include "worker/core/group_steps.h"
 #include "worker/core/patience.h"
 #include "worker/core/phase_follower.h"
 #include "worker/core/program_place.h"
+#include "worker/core/step_pulls.h"
+#include "worker/core/step_tables.h"
 #include "worker/core/worker_actions.h"
 #include "worker/core/worker_core_options.h"
 #include "worker/core/worker_counts.h"
@@ -255,14 +258,6 @@ class WorkerCore {
                 Effects* effects);
   // The coordinator has to know how far it is, for those who find no examples.
   void TellLaterClock(absl::Time now, Effects* effects);
-  // The parameters of the step have come, and with them this worker's steps
-  // before them.
-  void NoteExamplesPulled() {
-    done_ = std::max(done_,
-                     given_ - examples_.has_value() - (pulled_own_ < clock_));
-  }
-  // Every gradient so far is where it has to be: so are the examples.
-  void NoteExamplesDone() { done_ = given_ - examples_.has_value(); }
   // Over servers, at the parameters of a step: true if there are examples for
   // it. Else it waits for some, or does something else.
   bool HasExamples(absl::Time now, Effects* effects);
@@ -316,9 +311,6 @@ class WorkerCore {
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
   // Says that the group was lost, if that was not said so far.
-  // Enough attempts in a row have failed: not as long as they may fail because
-  // of a server or a worker that has died and whose lease has not run out.
-  bool GivesUpConnecting(absl::Time now) const;
   void TellGroupLost(Effects* effects);
   bool Over() const { return ended() || state_ == State::kLeaving; }
   std::string WaitingText(absl::Time now) const;
@@ -327,7 +319,6 @@ class WorkerCore {
     return state_ == State::kConnecting || state_ == State::kCatchingUp ||
            state_ == State::kReducing;
   }
-  bool elastic() const { return options_.member.join.has_elastic(); }
 
   const Options options_;
   const Rank rank_;
@@ -336,42 +327,16 @@ class WorkerCore {
   std::optional<PhaseFollower> follower_;  // Likewise.
   State state_ = State::kJoining;
   absl::Status ending_;
-  Clock clock_ = 0;           // Steps completed; -1: the group knows.
-  uint64_t pull_id_ = 0;      // The pull that is waited for, or runs ahead.
-  bool wants_state_ = false;  // As soon as no other pull is under way.
-  uint64_t asked_state_ = 0;  // The pull for that, while it is not answered.
-  Clock pulled_own_ = 0;      // It has this worker's pushes before that clock.
-  Parameters parameters_;     // Of clock_.
-  std::vector<Version> versions_;  // Of the parameters that it computes at.
-  // Of the step that has begun without all parameters: which tables have come.
-  // Empty: no such step, or they have all come.
-  std::vector<bool> has_come_;
-  // Elastic sampling: of the next step, or of the one that is done now.
-  std::optional<ExampleRange> examples_;
-  uint64_t lease_call_ = 0;  // Is not answered yet.
-  Clock skip_to_ = 0;        // There are none before; 0: nobody said so.
-  Clock asked_at_ = 0;       // For these.
-  bool none_now_ = false;    // Not before our last gradients have arrived.
-  int64_t given_ = 0;        // Ranges of examples,
-  int64_t done_ = 0;         // and those whose gradients have arrived.
-  uint64_t group_ = 0;       // That it connects to, or is connected to.
-  std::vector<int32_t> group_ranks_;
+  Clock clock_ = 0;              // Steps completed; -1: the group knows.
   bool loss_was_finite_ = true;  // Of the step before.
   bool asked_ = false;           // As OnAsked() says.
-  bool own_values_ = false;      // As in Standing.
-  bool reducing_ = false;        // Has computed its part of the step.
-  // Its part of this step by all-reduce is computed, at the state that it has
-  // now; -1: of none.
-  Clock computed_ = -1;
-  int failed_connects_ = 0;              // In a row.
-  absl::Time failing_to_connect_since_;  // If there are some.
-  // The loss of a group, while it may be no more than the end of the job, which
-  // others may have heard of before; empty: none, or it was told.
-  std::string lost_group_;
-  absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
-  uint64_t waited_view_ = 0;  // A newer one is waited for.
-  std::string waiting_for_;   // Completes "waits for ...".
+  uint64_t waited_view_ = 0;     // A newer one is waited for.
+  std::string waiting_for_;      // Completes "waits for ...".
   Need need_ = Need::kNothing;
+  StepPulls pulls_;
+  StepTables tables_;
+  ExampleLeases leases_;
+  GroupSteps group_;
   ProgramPlace place_;
   Evaluations evaluations_;
   CutDuties cut_duties_;
