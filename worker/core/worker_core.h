@@ -1,9 +1,8 @@
 // WorkerCore: everything that a worker decides between joining a job and
-// leaving it. What comes next (PhaseFollower), when to pull, pull ahead, skip,
-// push, take and give state, connect and regroup, what to evaluate and keep,
-// who concludes, how often something is tried again and how long it is waited
-// for. Stands over MemberCore (join, lease, calls) and ClientCore (routing,
-// windows, repetition).
+// leaving it. It hands each event to one of its parts, and does what they ask
+// for; worker_parts.h lists them. WorkerSteps goes from one step to the next;
+// the core itself has the membership (MemberCore), and ends the job for this
+// worker.
 //
 // Deterministic state machine: messages, the time, and the ends of actions go
 // in; messages and actions come out. No sockets, threads, clocks, randomness,
@@ -15,14 +14,11 @@
 // the time meanwhile, and carries out everything else in Effects at once.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,24 +27,18 @@
 #include "common/optim/step_options.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
-#include "worker/core/catch_up.h"
-#include "worker/core/change_times.h"
 #include "worker/core/conclusion.h"
-#include "worker/core/cut_duties.h"
 #include "worker/core/departure.h"
-#include "worker/core/evaluations.h"
-#include "worker/core/example_leases.h"
-#include "worker/core/group_steps.h"
+#include "worker/core/notices.h"
 #include "worker/core/patience.h"
-#include "worker/core/phase_follower.h"
-#include "worker/core/program_place.h"
-#include "worker/core/step_pulls.h"
-#include "worker/core/step_tables.h"
 #include "worker/core/worker_actions.h"
 #include "worker/core/worker_core_options.h"
 #include "worker/core/worker_counts.h"
 #include "worker/core/worker_effects.h"
+#include "worker/core/worker_parts.h"
+#include "worker/core/worker_progress.h"
 #include "worker/core/worker_stage.h"
+#include "worker/core/worker_steps.h"
 
 namespace slackline {
 
@@ -162,14 +152,16 @@ class WorkerCore {
   }
   // Whether an evaluation's model is to be written, because it meets a stop
   // rule: true at most once.
-  bool KeepsModel(double test_loss, double test_accuracy);
+  bool KeepsModel(double test_loss, double test_accuracy) {
+    return steps_.KeepsModel(test_loss, test_accuracy);
+  }
   // As MemberCore::Call(), answered in Effects::answers.
   uint64_t Call(wire::Call call, Payload value, absl::Time now,
                 Effects* effects);
   // Nobody waits for the answer any more.
   void CancelCall(uint64_t call) {
     member_.Cancel(call);
-    place_.OnCallOver(call);
+    steps_.OnGatherForgotten(call);
   }
   // As MemberCore::ObstacleOf().
   std::string ObstacleOf(uint64_t call) const {
@@ -182,8 +174,7 @@ class WorkerCore {
   // Effects::state, unless the worker ends before. One question at a time, by a
   // worker that has joined and whose state is on the servers.
   void AskState(absl::Time now, Effects* effects);
-  // What the driver cannot go on without.
-  enum class Need { kNothing, kRoom, kParameters, kState };
+  using Need = WorkerNeed;
   void SetNeed(Need need, absl::Time now);
 
   // ---- Where it is ----------------------------------------------------------
@@ -201,18 +192,13 @@ class WorkerCore {
   bool ended() const { return state_ == State::kEnded; }
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
-  Clock clock() const { return clock_; }
+  Clock clock() const { return steps_.clock(); }
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
-  bool by_all_reduce() const {
-    return follower_.has_value() && follower_->by_all_reduce();
-  }
+  bool by_all_reduce() const { return steps_.by_all_reduce(); }
   run::WorkerStats Stats(absl::Time now) const;
   run::WorkerProgress Progress(absl::Time now) const;
-  const ClientCore* client() const {
-    return client_.has_value() ? &*client_ : nullptr;
-  }
-
+  const ClientCore* client() const { return steps_.client(); }
   const MemberCore& member() const { return member_; }
 
   using Counts = WorkerCounts;
@@ -220,131 +206,61 @@ class WorkerCore {
 
  private:
   using State = WorkerStage;
-  void Enter(State state, absl::Time now);
+
+  // What the parts get of an event. Goes with `effects`.
+  WorkerParts Parts(absl::Time now, Effects* effects);
+  // Does what parts have asked for. After every call of a part that may ask.
+  void Run(const WorkerParts& parts);
+  template <typename Event>
+  void InSteps(absl::Time now, Effects* effects, const Event& event) {
+    const WorkerParts parts = Parts(now, effects);
+    event(parts);
+    Run(parts);
+  }
   void Perform(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Perform(ClientCore::Effects* client, absl::Time now, Effects* effects);
   void OnView(const std::shared_ptr<const View>& view, absl::Time now,
               Effects* effects);
   void OnAnswer(MemberCore::CallResult answer, absl::Time now,
                 Effects* effects);
-  void OnPulled(ClientCore::PullResult result, absl::Time now,
-                Effects* effects);
-  // The job runs.
-  void Begin(absl::Time now, Effects* effects);
-  // The chief, by all-reduce, is at the clock of a checkpoint.
-  void KeepStateIfDue(Effects* effects);
-  // It is at its limit in a checkpoint, or was taken beyond it since its last
-  // step.
-  void KeepProgramIfDue(Effects* effects);
-  // From one thing to do to the next.
-  void Decide(absl::Time now, Effects* effects);
-  void Act(const PhaseFollower::Decision& decision, absl::Time now,
-           Effects* effects);
-  void StepOverServers(absl::Time now, Effects* effects);
-  // The first table has come, and nothing but the computation needs the rest.
-  bool CanBeginByTable() const;
-  void BeginComputing(Parameters parameters, absl::Time now, Effects* effects);
-  // Of the step that has begun without all parameters.
-  void TakeTable(ClientCore::TableValues values, Effects* effects);
-  // In BACKUP, with parameters_: if the others are ahead, so that this worker's
-  // gradients would come too late, it skips the clocks until theirs, at most
-  // once for each step that it does. True if it has; then clock_ is another.
-  bool SkipToTheOthers(absl::Time now, Effects* effects);
-  // Elastic sampling. Asks for the examples of the next step, unless there are
-  // some, or the answer is on its way.
-  void AskForExamples(absl::Time now, Effects* effects);
-  void WaitForExamples(absl::Time now, Effects* effects);
-  void OnLeased(const MemberCore::CallResult& answer, absl::Time now,
-                Effects* effects);
-  // The coordinator has to know how far it is, for those who find no examples.
-  void TellLaterClock(absl::Time now, Effects* effects);
-  // Over servers, at the parameters of a step: true if there are examples for
-  // it. Else it waits for some, or does something else.
-  bool HasExamples(absl::Time now, Effects* effects);
-  void SkipTo(Clock clock, absl::Time now, Effects* effects);
-  void AskStateIfFree(absl::Time now, Effects* effects);
-  void PullAhead(absl::Time now, Effects* effects);
-  // Before the first gradient of a step: has the parameters of the next one
-  // asked for behind the gradients, unless something else may come first, or
-  // they would miss gradients of others that they need not miss.
-  void PullBehindPushes(absl::Time now, Effects* effects);
-  // Whether the next step is surely one over servers, without anything before
-  // it. Its phase is certain then, whatever changes.
-  bool NextIsOverServers(absl::Time now, Effects* effects);
-  // To the coordinator, for collectives of the workers' programs: this one's
-  // comes to this step next, from elsewhere than the one before.
-  void SayWhereItGoesOn(Clock step, absl::Time now, Effects* effects);
-  void SayWhereItGoesOnIfDue(absl::Time now, Effects* effects);
-  void AskForParameters(Clock clock, absl::Time now, Effects* effects);
-  void StepDone(double loss, absl::Time now, Effects* effects);
-  bool StopsAtNonfinite() const {
-    return options_.train.nonfinite() != config::Train::SKIP;
-  }
-  bool EvaluationIsDue() const;
-  void EvaluateIfDue(const Parameters& parameters, Effects* effects);
-  void StepByAllReduce(absl::Time now, Effects* effects);
-  void BeginConnecting(absl::Time now, Effects* effects);
-  void AbortGroupIfOver(Effects* effects) const;
-  void ReadShare(absl::Time now, Effects* effects);
-  void GoOnAfterGiving(absl::Time now, Effects* effects);
-  void ActWhenAcknowledged(absl::Time now, Effects* effects);
-  void Leave(absl::Time now, Effects* effects);
-  void BeChief(absl::Time now, Effects* effects);
-  void Notify(std::vector<wire::Call> calls, absl::Time now, Effects* effects);
-  // The training of these workers has diverged, at this clock: the job ends.
-  void StopDiverged(const std::string& why, const std::vector<int32_t>& workers,
-                    absl::Time now, Effects* effects);
-  // Tells the coordinator with this call, which is answered or not, and ends.
-  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
-                 Effects* effects);
-  void End(const absl::Status& why);
-  bool WaitsForOthers() const;
-  // This worker was given up, though it lives: says why, and ends.
-  void EndGivenUp(const std::string& why, Effects* effects);
-  std::string WhyRemoved(absl::Time now) const;
-  // Says for whom it waits when that has lasted for some leases, and then more
-  // and more rarely.
-  void SayForWhomItWaits(absl::Time now, Effects* effects);
   // At the beginning of OnTick(): time in which this worker itself did not run
   // is no time in which it waited.
   void Wake(absl::Time now);
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
-  // Says that the group was lost, if that was not said so far.
-  void TellGroupLost(Effects* effects);
-  bool Over() const { return ended() || state_ == State::kLeaving; }
-  std::string WaitingText(absl::Time now) const;
-  bool IsChief() const;
-  bool InGroup() const {
-    return state_ == State::kConnecting || state_ == State::kCatchingUp ||
-           state_ == State::kReducing;
-  }
+  // Says for whom it waits when that has lasted for some leases, and then more
+  // and more rarely.
+  void SayForWhomItWaits(absl::Time now, Effects* effects);
+
+  void OnStepsDone(const WorkerParts& parts);
+  // Its steps are done, and its program has asked for what comes next.
+  void Leave(const WorkerParts& parts);
+  // In kDone: the chief concludes the job when all have left.
+  void ConcludeIfDue(const WorkerParts& parts);
+  void StopDiverged(const HasDiverged& how, const WorkerParts& parts);
+  // Tells the coordinator with this call, which is answered or not, and ends.
+  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
+                 Effects* effects);
+  void End(const absl::Status& why);
+  // This worker was given up, though it lives: says why, and ends.
+  void EndGivenUp(const std::string& why, Effects* effects);
+  std::string WhyRemoved(absl::Time now) const;
+
+  bool WaitsForOthers() const;
+  WorkerWhereabouts Whereabouts() const;
 
   const Options options_;
   const Rank rank_;
   MemberCore member_;
-  std::optional<ClientCore> client_;       // Once the job runs.
-  std::optional<PhaseFollower> follower_;  // Likewise.
+  WorkerSteps steps_;
   State state_ = State::kJoining;
-  absl::Status ending_;
-  Clock clock_ = 0;              // Steps completed; -1: the group knows.
-  bool loss_was_finite_ = true;  // Of the step before.
-  bool asked_ = false;           // As OnAsked() says.
-  uint64_t waited_view_ = 0;     // A newer one is waited for.
-  std::string waiting_for_;      // Completes "waits for ...".
-  Need need_ = Need::kNothing;
-  StepPulls pulls_;
-  StepTables tables_;
-  ExampleLeases leases_;
-  GroupSteps group_;
-  ProgramPlace place_;
-  Evaluations evaluations_;
-  CutDuties cut_duties_;
-  ChangeTimes change_times_;
+  absl::Status ending_;  // As ending() says.
   Patience patience_;
   Departure departure_;
   Conclusion conclusion_;
-  std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
+  Notices notices_;
+  std::deque<WorkerRequest> requests_;  // Empty between two events.
+  Need need_ = Need::kNothing;
   run::WorkerStats stats_;
   Counts counts_;
 };

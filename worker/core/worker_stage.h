@@ -32,4 +32,7 @@ enum class WorkerStage {
   kEnded,
 };
 
+// What the driver cannot go on without.
+enum class WorkerNeed { kNothing, kRoom, kParameters, kState };
+
 }  // namespace slackline
