@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/membership/end_status.h"
+#include "common/sync/phases.h"
 
 namespace slackline {
 namespace {
@@ -517,6 +518,14 @@ void WorkerCore::End(const absl::Status& why) {
 }
 
 // ---- Where it is ------------------------------------------------------------
+
+bool WorkerCore::has_no_more_steps() const {
+  return steps_.clock() >= EndOf(view()->proto());
+}
+
+bool WorkerCore::step_is_lost() const {
+  return state_ == State::kReducing && !steps_.IsInGroupOf(*view());
+}
 
 bool WorkerCore::WaitsForOthers() const {
   return slackline::WaitsForOthers(state_, need_);

@@ -193,6 +193,14 @@ class WorkerCore {
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
   Clock clock() const { return steps_.clock(); }
+  // No step comes after the ones that it has completed. To be asked of a worker
+  // that has a view in which the job runs.
+  bool has_no_more_steps() const;
+  // It is in a step by all-reduce that cannot end, since the view has another
+  // group: a program that stands in that step, or before it, and waits for
+  // others may wait for those who wait for it in the new group. So the driver
+  // drops the step and the group, and calls OnGroupLost().
+  bool step_is_lost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
   bool by_all_reduce() const { return steps_.by_all_reduce(); }

@@ -122,6 +122,8 @@ class WorkerSteps {
   const ClientCore* client() const {
     return client_.has_value() ? &*client_ : nullptr;
   }
+  // The group that it is in, or connects to, is the view's.
+  bool IsInGroupOf(const View& view) const { return group_.IsOf(view); }
   // In a step by all-reduce it waits for the others' parts.
   bool waits_for_sum() const { return group_.waits_for_sum(); }
   // In kWaiting: completes "waits for ...".
