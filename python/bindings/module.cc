@@ -29,6 +29,7 @@
 #include "python/bindings/gpu_parameters.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
+#include "worker/core/program_place.h"
 #include "worker/data/sampler.h"
 #include "worker/session/job_length.h"
 
@@ -424,6 +425,10 @@ NB_MODULE(_core, m) {
   });
   m.def(
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
+  // Where collectives find each other.
+  m.def("place_in_step", &PlaceInStep, "clock"_a);
+  m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
+  m.attr("place_before_all") = kPlaceBeforeAll;
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
   m.def("elastic_length", &ElasticLength, "epochs"_a.none(),

@@ -11,6 +11,7 @@
 #include "common/view/shard_map.h"
 #include "tests/sim/sim_server.h"
 #include "worker/core/catch_up.h"
+#include "worker/core/program_place.h"
 
 namespace slackline::sim {
 namespace {
@@ -321,7 +322,7 @@ void SimWorker::Work() {
   }
   while (alive() && !busy_ && !actions_.empty()) {
     if (gathering_ && WorkerCore::NeedsProgram(actions_.front())) {
-      if (!group_aborted_ ||
+      if (!core_.step_is_lost() ||
           !std::holds_alternative<WorkerCore::Reduce>(actions_.front()))
         break;
       actions_.pop_front();
@@ -360,7 +361,7 @@ void SimWorker::Work() {
 bool SimWorker::GathersFirst(Clock clock, std::function<void()> next) {
   if (!context_->scenario.GathersAt(clock) || gathered_ == clock) return false;
   gathered_ = clock;
-  Gather(2 * static_cast<uint64_t>(clock) + 1, std::move(next));
+  Gather(PlaceInStep(clock), std::move(next));
   return true;
 }
 
@@ -370,7 +371,7 @@ void SimWorker::LeaveStep() {
   in_group_step_ = false;
   // Not after the last step: others may have left the job by then.
   if (after < context_->scenario.steps && context_->scenario.GathersAt(-after))
-    Gather(2 * static_cast<uint64_t>(after), [this] { Work(); });
+    Gather(PlaceAfterSteps(after), [this] { Work(); });
   if (after >= EndOf(core_.view()->proto())) WorkAfterLast();
 }
 
@@ -420,7 +421,7 @@ void SimWorker::WaitForGather() {
 }
 
 void SimWorker::FollowGroup() {
-  if (in_group_step_ && group_aborted_) {
+  if (in_group_step_ && core_.step_is_lost()) {
     ++counts_.steps_lost;
     in_group_step_ = false;
     script_step_.reset();

@@ -1,36 +1,16 @@
 #include "worker/core/worker_core.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "common/config/stop_rules.h"
 #include "common/membership/end_status.h"
-#include "common/status.h"
-#include "common/sync/mode.h"
 #include "common/sync/phases.h"
-#include "common/view/initializer.h"
 
 namespace slackline {
 namespace {
-
-constexpr int kFailedConnectsMax = 5;
-// Attempts that each take longer than this wait for somebody who may have died.
-constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
-// How long somebody waits before its log says for whom.
-constexpr int kTellLeases = 3;
-// How long who leaves waits for the coordinator to hear of it.
-constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
-// A shard has given us up: the coordinator is asked for so many leases.
-constexpr int kVerdictLeases = 2;
-// Workers hear of a job's end one after the other, and each leaves its group at
-// once: a group that is lost may be all that the others notice so far.
-constexpr absl::Duration kEndComesWithin = absl::Seconds(1);
-// A worker is run at least so often, since heartbeats are due.
-constexpr absl::Duration kGapMax = absl::Seconds(1);
 
 std::string Milliseconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Milliseconds(time), " ms");
@@ -38,57 +18,53 @@ std::string Milliseconds(absl::Duration time) {
 
 }  // namespace
 
-void WorkerCore::Counts::Add(const Counts& other) {
-  steps += other.steps;
-  reduced += other.reduced;
-  reduced_again += other.reduced_again;
-  pulls_ahead += other.pulls_ahead;
-  pulls_behind += other.pulls_behind;
-  pulls_forgotten += other.pulls_forgotten;
-  begun_by_table += other.begun_by_table;
-  late_starts += other.late_starts;
-  resumed_starts += other.resumed_starts;
-  uneven_starts += other.uneven_starts;
-  skips += other.skips;
-  uneven_skips += other.uneven_skips;
-  skipped += other.skipped;
-  connects += other.connects;
-  regroups += other.regroups;
-  group_joins += other.group_joins;
-  states_taken += other.states_taken;
-  states_given += other.states_given;
-  shares_again += other.shares_again;
-  conclusions += other.conclusions;
-  saves_failed += other.saves_failed;
-  ranges += other.ranges;
-  empty_steps += other.empty_steps;
-  left_out += other.left_out;
-  states_kept += other.states_kept;
-  programs_kept += other.programs_kept;
-}
-
 WorkerCore::WorkerCore(const Options& options)
     : options_(options),
       rank_(Rank{options.member.join.index()}),
       member_(options.member),
-      awake_(kGapMax) {
+      steps_(options),
+      patience_(options.wait_timeout),
+      conclusion_({.rank = Rank{options.member.join.index()},
+                   .save_timeout = options.save_timeout,
+                   .save_retry = options.save_retry}) {
   stats_.set_rank(options.member.join.index());
 }
 
+WorkerParts WorkerCore::Parts(absl::Time now, Effects* effects) {
+  return {.options = options_,
+          .rank = rank_,
+          .now = now,
+          .member = member_,
+          .state = state_,
+          .patience = patience_,
+          .notices = notices_,
+          .counts = counts_,
+          .requests = requests_,
+          .effects = *effects};
+}
+
+void WorkerCore::Run(const WorkerParts& parts) {
+  while (!requests_.empty()) {
+    const WorkerRequest request = std::move(requests_.front());
+    requests_.pop_front();
+    if (std::holds_alternative<StepsDone>(request)) {
+      OnStepsDone(parts);
+    } else if (const auto* const stop = std::get_if<CannotGoOn>(&request)) {
+      Fail(stop->why, parts.now, &parts.effects);
+    } else {
+      StopDiverged(std::get<HasDiverged>(request), parts);
+    }
+  }
+}
+
 void WorkerCore::Start(absl::Time now, Effects* effects) {
-  view_at_ = now;
-  progress_at_ = now;
+  patience_.Start(now);
   MemberCore::Effects member;
   member_.Start(now, &member);
   Perform(&member, now, effects);
 }
 
-void WorkerCore::Enter(State state, absl::Time now) {
-  state_ = state;
-  progress_at_ = now;
-}
-
-// ---- Messages and time ----------------------------------------------------
+// ---- Messages and time ------------------------------------------------------
 
 void WorkerCore::OnCoordinatorMessage(const Message& message, absl::Time now,
                                       Effects* effects) {
@@ -104,39 +80,29 @@ void WorkerCore::OnCoordinatorMessage(const Message& message, absl::Time now,
 
 void WorkerCore::OnShardMessage(Owner from, const Message& message,
                                 absl::Time now, Effects* effects) {
-  if (ended() || !client_.has_value()) return;
+  if (ended() || !steps_.has_begun()) return;
   ClientCore::Effects client;
-  client_->OnMessage(from, message, now, &client);
+  steps_.client()->OnMessage(from, message, now, &client);
   Perform(&client, now, effects);
 }
 
 void WorkerCore::Wake(absl::Time now) {
-  const absl::Duration missed = awake_.Run(now);
+  const absl::Duration missed = patience_.Wake(now);
   if (missed == absl::ZeroDuration()) return;
-  for (absl::Time* const moment :
-       {&progress_at_, &view_at_, &fenced_until_, &give_up_leaving_at_,
-        &give_up_saving_at_, &give_up_joining_at_}) {
-    *moment = std::max(*moment, *moment + missed);  // The future stays.
-  }
-  // What was handled just before, after the pause, was no earlier than it.
-  progress_at_ = std::min(progress_at_, now);
-  view_at_ = std::min(view_at_, now);
+  departure_.OnMissed(missed);
+  conclusion_.OnMissed(missed);
 }
 
 void WorkerCore::NoticeOthers(absl::Time now) {
-  if (!client_.has_value() || !WaitsForOthers()) return;
-  const ClientCore::Waiting waiting = client_->WaitingFor(now);
-  if (waiting.kind != ClientCore::Waiting::Kind::kWorkers) return;
-  const std::pair<std::optional<Rank>, Clock> seen{waiting.rank, waiting.clock};
-  if (seen.first == waited_for_.first && seen.second > waited_for_.second)
-    progress_at_ = now;
-  waited_for_ = seen;
+  if (!steps_.has_begun() || !WaitsForOthers()) return;
+  patience_.SawOthers(steps_.client()->WaitingFor(now), now);
 }
 
 void WorkerCore::OnTick(absl::Time now, Effects* effects) {
   if (ended()) return;
   Wake(now);
-  SayWhereItGoesOnIfDue(now, effects);  // A collective was given up.
+  // A collective was given up.
+  steps_.SayWhereItGoesOn(Parts(now, effects));
   if (now >= member_.NextWakeup()) {
     NoticeOthers(now);
     member_.SetStats(Stats(now));
@@ -145,47 +111,45 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     Perform(&member, now, effects);
   }
   if (ended()) return;
-  if (client_.has_value() && now >= client_->NextWakeup()) {
+  if (steps_.has_begun() && now >= steps_.client()->NextWakeup()) {
     ClientCore::Effects client;
-    client_->OnTick(now, &client);
+    steps_.client()->OnTick(now, &client);
     Perform(&client, now, effects);
   }
   if (ended()) return;
   if (state_ == State::kLeaving) {
-    if (now >= give_up_leaving_at_) End(ending_);
+    if (departure_.GivesUpLeaving(now)) End(ending_);
     return;
   }
-  if (now >= tell_lost_group_at_) TellGroupLost(effects);
-  if (now >= give_up_joining_at_) {
+  if (now >= steps_.lost_group_due()) steps_.TellGroupLost(Parts(now, effects));
+  if (departure_.GivesUpJoining(now)) {
     return Fail(absl::CancelledError(
-                    absl::StrCat(suspends_when_joined_,
+                    absl::StrCat(departure_.suspend_reason(),
                                  "; it was to ask for a checkpoint, and could "
                                  "not join again within ",
                                  absl::FormatDuration(kSuspendJoinMax))),
                 now, effects);
   }
-  if (now >= fenced_until_) {
+  if (departure_.VerdictIsOverdue(now)) {
     return EndGivenUp(
         "the servers gave this worker up, and the coordinator does not say "
         "why: its lease ran out although it runs",
         effects);
   }
-  if (state_ == State::kSaving && now >= save_again_at_) {
-    save_again_at_ = absl::InfiniteFuture();
-    Enter(State::kConcluding, now);
-    effects->actions.push_back(Save{});
-    return;
+  if (state_ == State::kSaving && conclusion_.SavesAgain(now)) {
+    const WorkerParts parts = Parts(now, effects);
+    parts.Enter(State::kConcluding);
+    return parts.Act(Save{});
   }
-  if (WaitsForOthers() && now >= Deadline() && client_.has_value()) {
+  if (WaitsForOthers() && now >= patience_.Deadline() && steps_.has_begun()) {
     // Whoever it waits for may have come nearer.
-    progress_at_ =
-        std::max(progress_at_, now - client_->WaitingFor(now).since_progress);
+    patience_.CameNearer(steps_.client()->WaitingFor(now).since_progress, now);
   }
-  if (WaitsForOthers() && now >= Deadline()) {
+  if (WaitsForOthers() && now >= patience_.Deadline()) {
     return Fail(
         absl::DeadlineExceededError(absl::StrCat(
             "waited ", Milliseconds(options_.wait_timeout), " for ",
-            WaitingText(now),
+            WaitingText(Whereabouts(), now),
             "; look at the log of whoever is waited for, or raise limits "
             "{ wait_timeout_ms: ... }")),
         now, effects);
@@ -194,27 +158,10 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
 }
 
 void WorkerCore::SayForWhomItWaits(absl::Time now, Effects* effects) {
-  const absl::Duration first = member_.lease() * kTellLeases;
-  if (now < tell_at_ || first == absl::ZeroDuration()) return;
-  using P = run::WorkerProgress;
-  const P progress = Progress(now);
-  const bool waits = progress.activity() == P::WAITING_FOR_SERVER ||
-                     progress.activity() == P::WAITING_FOR_WORKERS;
-  const absl::Duration waited =
-      waits ? absl::Milliseconds(progress.for_ms()) : absl::ZeroDuration();
-  const absl::Time since = now - waited;
-  // Progress is given in whole milliseconds.
-  if (waited < first || since > told_since_ + absl::Milliseconds(2))
-    tell_after_ = first;
-  if (waits && waited >= tell_after_) {
-    effects->log.push_back(absl::StrCat(
-        "clock ", progress.clock(), ": ", progress.what(),
-        ", without progress for ",
-        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1)))));
-    told_since_ = since;
-    tell_after_ = waited * 2;
-  }
-  tell_at_ = now + tell_after_ - waited;
+  if (!patience_.IsToTell(now, member_.lease())) return;
+  std::optional<std::string> sentence =
+      patience_.Sentence(Progress(now), now, member_.lease());
+  if (sentence.has_value()) effects->log.push_back(*std::move(sentence));
 }
 
 void WorkerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
@@ -229,8 +176,8 @@ void WorkerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
 void WorkerCore::AnswerInspection(wire::Inspected inspected, Payload frame,
                                   absl::Time now, Effects* effects) {
   MemberCore::Effects member;
-  unheeded_.insert(member_.AnswerInspection(std::move(inspected),
-                                            std::move(frame), now, &member));
+  notices_.OnSent(member_.AnswerInspection(std::move(inspected),
+                                           std::move(frame), now, &member));
   for (Message& message : member.sends)
     effects->to_coordinator.push_back(std::move(message));
 }
@@ -248,13 +195,13 @@ void WorkerCore::EndGivenUp(const std::string& why, Effects* effects) {
 
 absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
-  absl::Time next =
-      std::min({member_.NextWakeup(), fenced_until_, tell_lost_group_at_,
-                give_up_joining_at_, awake_.NextRun()});
-  if (client_.has_value()) next = std::min(next, client_->NextWakeup());
-  if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
-  if (state_ == State::kSaving) next = std::min(next, save_again_at_);
-  if (WaitsForOthers()) next = std::min(next, Deadline());
+  absl::Time next = std::min({member_.NextWakeup(),
+                              departure_.NextWakeup(state_ == State::kLeaving),
+                              steps_.lost_group_due(), patience_.NextWake()});
+  if (steps_.has_begun()) next = std::min(next, steps_.client()->NextWakeup());
+  if (state_ == State::kSaving)
+    next = std::min(next, conclusion_.save_again_at());
+  if (WaitsForOthers()) next = std::min(next, patience_.Deadline());
   return next;
 }
 
@@ -271,20 +218,12 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
   std::move(member->log.begin(), member->log.end(),
             std::back_inserter(effects->log));
   if (member->joined) {
-    progress_at_ = now;
-    give_up_joining_at_ = absl::InfiniteFuture();
-    if (const std::string reason = std::exchange(suspends_when_joined_, {});
-        !reason.empty()) {
+    patience_.CameFurther(now);
+    if (const std::string reason = departure_.OnJoined(); !reason.empty())
       Suspend(reason, now, effects);
-    }
   }
-  for (MemberCore::CallResult& answer : member->answers) {
-    if (answer.call_id == lease_call_ && lease_call_ != 0) {
-      OnLeased(answer, now, effects);
-    } else {
-      OnAnswer(std::move(answer), now, effects);
-    }
-  }
+  for (MemberCore::CallResult& answer : member->answers)
+    OnAnswer(std::move(answer), now, effects);
   if (ended()) return;
   if (member->view != nullptr) OnView(member->view, now, effects);
   if (ended()) return;
@@ -302,1041 +241,219 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
     effects->to_shards.push_back(std::move(send));
   if (state_ == State::kLeaving) return;
   if (!client->failure.ok()) return Fail(client->failure, now, effects);
-  if (client->fenced && fenced_until_ == absl::InfiniteFuture()) {
-    // A shard may know that the job is over, or that our lease ran out, before
-    // we do. The coordinator knows which.
-    fenced_until_ = now + member_.lease() * kVerdictLeases;
-    MemberCore::Effects member;
-    member_.SetStats(Stats(now));
-    member_.SendHeartbeat(now, &member);
-    Perform(&member, now, effects);
-    if (ended()) return;
-  }
-  const uint64_t progress =
-      client_->bytes_pulled() + client_->unacknowledged_bytes();
-  if (progress != client_progress_ || !client->pulled.empty())
-    progress_at_ = now;
-  client_progress_ = progress;
-  for (const ClientCore::Brought& brought : client->brought) {
-    if (brought.pull_id != pull_id_ || has_come_.empty()) continue;
-    // What has completed its pull comes with all of it.
-    std::optional<ClientCore::TableValues> values =
-        client_->BroughtBy(pull_id_, brought.table);
-    if (values.has_value()) TakeTable(*std::move(values), effects);
-  }
+  const WorkerParts parts = Parts(now, effects);
+  // A shard may know that the job is over, or that our lease ran out, before we
+  // do. The coordinator knows which.
+  if (client->fenced && departure_.OnFenced(now, member_.lease()))
+    parts.SendHeartbeat(Stats(now));
+  const ClientCore& core = *steps_.client();
+  patience_.SawBytes(core.bytes_pulled() + core.unacknowledged_bytes(),
+                     !client->pulled.empty(), now);
+  steps_.OnBrought(parts, client->brought);
   for (ClientCore::PullResult& result : client->pulled) {
-    if (result.pull_id != asked_state_) {
-      OnPulled(std::move(result), now, effects);
-      continue;
-    }
-    asked_state_ = 0;
-    effects->state =
-        std::make_shared<const ClientCore::PullResult>(std::move(result));
-    // Which has waited for this.
-    if (state_ == State::kComputing && pull_id_ == 0 && parameters_ == nullptr)
-      PullAhead(now, effects);
+    steps_.OnPulled(parts, std::move(result));
+    Run(parts);
   }
-  if (Over()) return;
-  if (state_ == State::kPulling && CanBeginByTable())
-    BeginComputing(nullptr, now, effects);
-  AskStateIfFree(now, effects);
-  ActWhenAcknowledged(now, effects);
-}
-
-void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
-  if (client_->unacknowledged_bytes() != 0) return;
-  if (state_ == State::kLeasing) return AskForExamples(now, effects);
-  if (state_ == State::kDraining) return Leave(now, effects);
-  if (state_ != State::kPushed) return;
-  Enter(State::kAskingState, now);
-  ClientCore::Effects client;
-  pull_id_ = client_->PullState(clock_, now, &client);
-  Perform(&client, now, effects);
+  if (IsOver(state_)) return;
+  steps_.OnClient(parts);
+  Run(parts);
 }
 
 void WorkerCore::OnAnswer(MemberCore::CallResult answer, absl::Time now,
                           Effects* effects) {
-  if (answer.call_id == gather_call_) {
-    gather_call_ = 0;
-    SayWhereItGoesOnIfDue(now, effects);
-  }
-  if (answer.call_id == leave_call_ && leave_call_ != 0) {
-    leave_call_ = 0;
-    if (state_ == State::kLeaving &&
-        give_up_leaving_at_ != absl::InfiniteFuture()) {
-      End(ending_);
-    }
+  const WorkerParts parts = Parts(now, effects);
+  if (steps_.OnAnswer(parts, answer)) return Run(parts);
+  if (departure_.OnAnswer(answer.call_id)) {
+    if (state_ == State::kLeaving) End(ending_);
     return;
   }
-  if (unheeded_.erase(answer.call_id) > 0) {
-    if (answer.reply.code() != wire::OK) {
-      effects->log.push_back(absl::StrCat("the coordinator refused a notice: ",
-                                          answer.reply.error()));
-    }
-    return;
-  }
-  effects->answers.push_back(std::move(answer));
+  if (!notices_.OnAnswer(answer, &effects->log))
+    effects->answers.push_back(std::move(answer));
 }
-
-// ---- Views ----------------------------------------------------------------
 
 void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
                         Effects* effects) {
   const wire::View& proto = view->proto();
+  const WorkerParts parts = Parts(now, effects);
   effects->view = view;
   if (proto.state() == wire::FINISHED || proto.state() == wire::FAILED) {
-    MemberCore::Effects last;  // The coordinator waits for this.
-    member_.SetStats(Stats(now));
-    member_.SendHeartbeat(now, &last);
-    for (Message& message : last.sends)
-      effects->to_coordinator.push_back(std::move(message));
+    parts.SendHeartbeat(Stats(now));  // The coordinator waits for this.
     return End(
         proto.state() == wire::FAILED
             ? EndStatus(absl::StatusCode::kFailedPrecondition, proto.end())
             : absl::OutOfRangeError(absl::StrCat("the job has finished: ",
                                                  proto.end().reason())));
   }
-  if (proto.state() != wire::RUNNING || Over()) return;
-  view_at_ = now;
-  if (view->FindWorker(rank_, member_.incarnation()) == nullptr) {
+  if (proto.state() != wire::RUNNING || IsOver(state_)) return;
+  patience_.HeardNews(now);
+  if (view->FindWorker(rank_, member_.incarnation()) == nullptr)
     return EndGivenUp(WhyRemoved(now), effects);
-  }
-  if (!client_.has_value()) return Begin(now, effects);
-  if (!has_come_.empty()) {  // What has come counts for what is cut off it.
-    for (auto shard = static_cast<int32_t>(versions_.size());
-         shard < view->shard_count(); ++shard) {
-      versions_.push_back(
-          versions_[static_cast<size_t>(view->OriginOf(ShardId{shard}))]);
-    }
-  }
+  if (!steps_.has_begun()) return steps_.Begin(parts);
   ClientCore::Effects client;
-  client_->OnView(view, now, &client);
+  steps_.FollowView(view, now, &client);
   Perform(&client, now, effects);
-  if (Over()) return;
-  if (view->proto().group() != group_) TellGroupLost(effects);
-  AbortGroupIfOver(effects);
-  // Who is held up in a step tells where it will stop: the others may wait for
-  // that, and it for them.
-  if (state_ < State::kDone) Notify(follower_->Promise(*view), now, effects);
-  switch (state_) {
-    case State::kWaiting:
-      if (view->number() > waited_view_) Decide(now, effects);
-      return;
-    case State::kLeasing:  // The end, or by all-reduce another group.
-      return Decide(now, effects);
-    case State::kGiving:  // Who was to install the rest may have died.
-      return ReadShare(now, effects);
-    case State::kDone:
-      KeepProgramIfDue(effects);
-      return BeChief(now, effects);
-    default:
-      // One that is at the end decides nothing any more.
-      if (state_ >= State::kDraining) KeepProgramIfDue(effects);
-      return;
-  }
+  if (IsOver(state_)) return;
+  const bool has_left = state_ == State::kDone;
+  steps_.OnView(parts);
+  Run(parts);
+  if (has_left) ConcludeIfDue(parts);
 }
 
-void WorkerCore::Begin(absl::Time now, Effects* effects) {
-  const View& view = *member_.view();
-  ClientCore::Options client = options_.client;
-  client.rank = rank_;
-  client.incarnation = member_.incarnation();
-  client.run = member_.run();
-  client_.emplace(client, member_.view());
-  // Who joins after a cut has promised nothing, and nobody waits for its state.
-  program_cut_ = view.proto().cut().number();
-  const bool founder = view.FindWorker(rank_)->founder();
-  // A job that goes on has its state on the servers: all begin over them.
-  const bool by_all_reduce = founder
-                                 ? !BeginsWithCheckpoint(view.proto()) &&
-                                       !RuleAt(view.proto(), 0).over_servers()
-                                 : JoinsByAllReduce(view);
-  follower_.emplace(PhaseFollower::Options{.rank = rank_}, by_all_reduce);
-  effects->log.push_back(absl::StrCat("the job runs: ", view.workers().size(),
-                                      " workers, ", elastic() ? "about " : "",
-                                      view.proto().steps_total(), " steps"));
-  if (by_all_reduce) {
-    clock_ = founder ? 0 : -1;
-    own_values_ = founder && BeginsWithWorker(view.proto());
-    counts_.group_joins += !founder;
-    Enter(State::kInitializing, now);
-    effects->actions.push_back(Initialize{});
-    return;
-  }
-  Enter(State::kJoinPull, now);
-  ClientCore::Effects joining;
-  pull_id_ = client_->JoinPull(now, &joining);
-  Perform(&joining, now, effects);
-}
+// ---- The program, and ends of actions ---------------------------------------
 
 void WorkerCore::OnAsked(absl::Time now, Effects* effects) {
-  asked_ = true;
-  if (state_ == State::kTrained) Leave(now, effects);
-}
-
-void WorkerCore::OnInitialized(absl::Time now, Effects* effects) {
-  if (state_ == State::kInitializing) Decide(now, effects);
-}
-
-// ---- What next ------------------------------------------------------------
-
-void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
-                        Effects* effects) {
-  for (wire::Call& call : calls) {
-    if (call.has_entered()) {
-      wire::Entered& entered = *call.mutable_entered();
-      if (change_.since != absl::InfiniteFuture()) {
-        entered.set_pause_micros(
-            absl::ToInt64Microseconds(now - change_.since));
-      }
-      entered.set_connect_micros(absl::ToInt64Microseconds(change_.connect));
-      entered.set_transfer_micros(absl::ToInt64Microseconds(change_.transfer));
-      entered.set_bytes(change_.moved.bytes);
-      entered.set_model_hash(change_.moved.model_hash);
-      effects->log.push_back(absl::StrFormat(
-          "%s from clock %d on, after %.1f ms",
-          ModeText(PhaseAt(view()->proto(), std::max<Clock>(clock_, 0)).mode()),
-          entered.from(), static_cast<double>(entered.pause_micros()) / 1000));
-    }
-    MemberCore::Effects member;
-    unheeded_.insert(member_.Call(std::move(call), Payload(), now, &member));
-    Perform(&member, now, effects);
-  }
-}
-
-void WorkerCore::SayWhereItGoesOn(Clock step, absl::Time now,
-                                  Effects* effects) {
-  has_begun_ = true;
-  goes_on_at_ = step;
-  SayWhereItGoesOnIfDue(now, effects);
-}
-
-void WorkerCore::SayWhereItGoesOnIfDue(absl::Time now, Effects* effects) {
-  if (gather_call_ != 0 || !goes_on_at_.has_value() || Over()) return;
-  const Clock step = *std::exchange(goes_on_at_, std::nullopt);
-  wire::Call call;
-  // As wire::Gather says: in the step.
-  call.mutable_goes_on()->set_place(static_cast<uint64_t>(2 * step + 1));
-  Notify({std::move(call)}, now, effects);
-}
-
-void WorkerCore::KeepStateIfDue(Effects* effects) {
-  const wire::Cut& cut = view()->proto().cut();
-  // Whoever becomes the chief beyond that clock has not got that state any
-  // more, and the coordinator does not wait for it.
-  if (!cut.by_worker() || cut.number() <= kept_cut_ || clock_ != cut.clock() ||
-      !by_all_reduce() || !IsChief()) {
-    return;
-  }
-  kept_cut_ = cut.number();
-  ++counts_.states_kept;
-  effects->actions.push_back(KeepState{.cut = cut.number(), .clock = clock_});
-}
-
-void WorkerCore::KeepProgramIfDue(Effects* effects) {
-  const wire::Cut& cut = view()->proto().cut();
-  if (!options_.member.join.keeps_state() || cut.number() <= program_cut_)
-    return;
-  Clock limit = cut.clock();
-  if (cut.until_size() > 0) {
-    const auto own =
-        std::find_if(cut.until().begin(), cut.until().end(),
-                     [&](const wire::Cut::Until& until) {
-                       return until.incarnation() == member_.incarnation();
-                     });
-    if (own == cut.until().end()) return;
-    limit = own->clock();
-  }
-  // It has begun no step at its limit before it knew the cut, so beyond it only
-  // others' steps have taken it, and the program is as it was.
-  if (clock_ < limit) return;
-  program_cut_ = cut.number();
-  ++counts_.programs_kept;
-  effects->actions.push_back(KeepProgram{.cut = cut.number(), .clock = limit});
-}
-
-void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
-                           Effects* effects) {
-  if (Over()) return;
-  wire::Call call;
-  *call.mutable_cut_part() = part;
-  Notify({std::move(call)}, now, effects);
-}
-
-void WorkerCore::Decide(absl::Time now, Effects* effects) {
-  using Do = PhaseFollower::Do;
-  KeepStateIfDue(effects);
-  KeepProgramIfDue(effects);
-  // A skip to the others' clock asks again.
-  PhaseFollower::Decision decision = follower_->Next(*view(), clock_);
-  const bool steps = decision.what == Do::kStepOverServers ||
-                     decision.what == Do::kStepByAllReduce;
-  if (!steps && change_.since == absl::InfiniteFuture()) change_.since = now;
-  Notify(std::move(decision.calls), now, effects);
-  if (Over()) return;
-  if (steps) change_ = Change();
-  Act(decision, now, effects);
-}
-
-void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
-                     Effects* effects) {
-  using Do = PhaseFollower::Do;
-  switch (decision.what) {
-    case Do::kStepOverServers:
-      return StepOverServers(now, effects);
-    case Do::kStepByAllReduce:
-      return StepByAllReduce(now, effects);
-    case Do::kWait:
-      waiting_for_ = decision.waiting_for;
-      waited_view_ = view()->number();
-      return Enter(State::kWaiting, now);
-    case Do::kTakeState:
-      // Nothing was asked for ahead: the phases of the next clock were known.
-      parameters_ = nullptr;
-      change_.moving_since = now;
-      Enter(State::kPushed, now);
-      return ActWhenAcknowledged(now, effects);
-    case Do::kConnect:
-      return BeginConnecting(now, effects);
-    case Do::kGiveState:
-      effects->actions.push_back(LeaveGroup{});
-      ++counts_.states_given;
-      change_.moving_since = now;
-      Enter(State::kGiving, now);
-      return ReadShare(now, effects);
-    case Do::kFinish:
-      if (follower_->by_all_reduce()) {
-        effects->actions.push_back(LeaveGroup{});
-        return Leave(now, effects);
-      }
-      Enter(State::kDraining, now);
-      return ActWhenAcknowledged(now, effects);
-  }
-}
-
-// ---- Over servers ---------------------------------------------------------
-
-void WorkerCore::AskForParameters(Clock clock, absl::Time now,
-                                  Effects* effects) {
-  ClientCore::Effects client;
-  pulled_own_ = clock_;
-  pull_id_ = client_->Pull(clock, clock_, now, &client);
-  Perform(&client, now, effects);
-}
-
-void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
-                          Effects* effects) {
-  SL_CHECK(result.pull_id == pull_id_,
-           "an answer to a pull that was not asked for");
-  pull_id_ = 0;
-  Parameters pulled =
-      std::make_shared<const ClientCore::PullResult>(std::move(result));
-  effects->pulled.push_back(pulled);
-  switch (state_) {
-    case State::kJoinPull: {
-      ClientCore::Effects client;
-      clock_ = client_->StartAt(*pulled, now, &client);
-      const auto [smallest, largest] = pulled->ShardClocks();
-      const wire::WorkerMember* const self = view()->FindWorker(rank_);
-      const bool founder = self != nullptr && self->founder();
-      counts_.late_starts += clock_ > 0 && !founder;
-      counts_.resumed_starts += clock_ > 0 && founder;
-      counts_.uneven_starts += smallest < largest;
-      // What the join returned may be older than a later start clock.
-      if (clock_ == 0) parameters_ = std::move(pulled);
-      if (clock_ > 0) {
-        effects->log.push_back(absl::StrCat(founder
-                                                ? "goes on at clock "
-                                                : "joining the running job at "
-                                                  "clock ",
-                                            clock_));
-      }
-      // The job before has evaluated that model, as no job does that of clock
-      // 0.
-      if (founder) evaluated_ = clock_;
-      Perform(&client, now, effects);
-      if (Over()) return;
-      // Others may begin at earlier steps, and wait for it at a collective
-      // there, while it waits for their pushes.
-      if (founder && clock_ > 0) SayWhereItGoesOn(clock_, now, effects);
-      return Decide(now, effects);
-    }
-    case State::kAskingState:
-      Enter(State::kTakingState, now);
-      effects->actions.push_back(TakeState{.state = std::move(pulled)});
-      return;
-    case State::kFinalPull:
-      Enter(State::kConcluding, now);
-      effects->actions.push_back(Conclude{.parameters = std::move(pulled)});
-      return;
-    default:
-      break;
-  }
-  if (!has_come_.empty()) {
-    for (size_t table = 0; table < has_come_.size(); ++table) {
-      if (!has_come_[table])
-        TakeTable(pulled->Of(TableId{static_cast<int32_t>(table)}), effects);
-    }
-    has_come_.clear();
-    NoteExamplesPulled();
-    PullAhead(now, effects);
-    return;
-  }
-  parameters_ = std::move(pulled);
-  if (state_ == State::kPulling) StepOverServers(now, effects);
-  if (state_ == State::kGiving) GoOnAfterGiving(now, effects);
-}
-
-bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
-  if (skipped_.has_value() || !RuleAt(view()->proto(), clock_).skips_ahead()) {
-    return false;
-  }
-  const auto [smallest, largest] = parameters_->ShardClocks();
-  if (largest <= clock_) return false;
-  ++counts_.skips;
-  counts_.uneven_skips += smallest < largest;
-  counts_.skipped += largest - clock_;
-  // What shards that lag behind answered is older than that clock allows.
-  if (smallest < largest) parameters_ = nullptr;
-  SkipTo(largest, now, effects);
-  return true;
-}
-
-void WorkerCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
-  ClientCore::Effects client;
-  client_->SkipTo(clock, now, &client);
-  skipped_ = {skipped_.has_value() ? skipped_->first : clock_, clock};
-  clock_ = clock;
-  Perform(&client, now, effects);
-  if (!Over()) SayWhereItGoesOn(clock_, now, effects);
-}
-
-// ---- Examples, with elastic sampling ----------------------------------------
-
-void WorkerCore::AskForExamples(absl::Time now, Effects* effects) {
-  if (!elastic() || examples_.has_value() || lease_call_ != 0 ||
-      skip_to_ > clock_ || clock_ >= EndOf(view()->proto())) {
-    return;
-  }
-  if (!by_all_reduce()) {
-    const bool arrived = client_->unacknowledged_bytes() == 0;
-    if (arrived) NoteExamplesDone();
-    if (none_now_ && !arrived) return;
-  }
-  none_now_ = false;
-  asked_at_ = clock_;
-  wire::Call call;
-  wire::Lease& lease = *call.mutable_lease();
-  lease.set_clock(clock_);
-  lease.set_received(given_);
-  lease.set_done(done_);
-  lease.set_reduced(by_all_reduce());
-  MemberCore::Effects member;
-  lease_call_ = member_.Call(std::move(call), Payload(), now, &member);
-  Perform(&member, now, effects);
-}
-
-void WorkerCore::OnLeased(const MemberCore::CallResult& answer, absl::Time now,
-                          Effects* effects) {
-  lease_call_ = 0;
-  if (Over()) return;
-  const wire::CallReply& reply = answer.reply;
-  if (reply.code() != wire::OK) {
-    return Fail(absl::InternalError(absl::StrCat(
-                    "the coordinator gives no examples: ", reply.error())),
-                now, effects);
-  }
-  if (reply.leased().has_examples()) {
-    const wire::Examples& examples = reply.leased().examples();
-    examples_ = {.epoch = examples.epoch(),
-                 .begin = examples.begin(),
-                 .end = examples.end()};
-    ++given_;
-  } else if (!reply.leased().has_skip_to()) {
-    none_now_ = true;
-  } else {
-    skip_to_ = std::min(reply.leased().skip_to(), kClockMax - 1);
-  }
-  if (state_ == State::kLeasing) return Decide(now, effects);
-  if (state_ == State::kPulling && CanBeginByTable())
-    BeginComputing(nullptr, now, effects);
-}
-
-void WorkerCore::WaitForExamples(absl::Time now, Effects* effects) {
-  // A newer view is no progress of whoever it waits for.
-  if (state_ != State::kLeasing) Enter(State::kLeasing, now);
-  AskForExamples(now, effects);
-}
-
-void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
-  if (!examples_.has_value() || clock_ <= asked_at_) return;
-  asked_at_ = clock_;
-  wire::Call call;
-  call.mutable_has_examples()->set_clock(clock_);
-  Notify({std::move(call)}, now, effects);
-}
-
-bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
-  if (!elastic() || examples_.has_value()) return true;
-  const Clock wished = skip_to_;
-  if (wished <= clock_) {
-    skip_to_ = 0;
-    WaitForExamples(now, effects);
-    return false;
-  }
-  skip_to_ = 0;
-  parameters_ = nullptr;
-  if (const Clock to = std::min(wished, follower_->SkipLimit(*view(), clock_));
-      to > clock_) {
-    counts_.left_out += to - clock_;
-    SkipTo(to, now, effects);
-    if (Over()) return false;
-  }
-  Decide(now, effects);
-  return false;
-}
-
-// ---- A step over servers ----------------------------------------------------
-
-void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
-  if (parameters_ == nullptr) {
-    if (CanBeginByTable()) return BeginComputing(nullptr, now, effects);
-    Enter(State::kPulling, now);
-    // One that runs ahead is still on its way.
-    if (pull_id_ == 0) AskForParameters(clock_, now, effects);
-    return;
-  }
-  if (SkipToTheOthers(now, effects)) {
-    if (Over()) return;
-    return Decide(now, effects);  // What comes next depends on the clock.
-  }
-  if (clock_ == EndOf(view()->proto())) return Decide(now, effects);
-  if (!HasExamples(now, effects)) return;
-  BeginComputing(std::exchange(parameters_, nullptr), now, effects);
-}
-
-bool WorkerCore::CanBeginByTable() const {
-  return options_.step_by_table && pull_id_ != 0 &&
-         client_->HasBrought(pull_id_, TableId{0}) &&
-         clock_ != EndOf(view()->proto()) &&
-         // These look at all parameters before the step.
-         !RuleAt(view()->proto(), clock_).skips_ahead() &&
-         !(EvaluationIsDue() && IsChief()) &&
-         (!elastic() || examples_.has_value());
-}
-
-void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
-                                Effects* effects) {
-  TellLaterClock(now, effects);
-  if (Over()) return;
-  EvaluateIfDue(parameters, effects);
-  if (!has_begun_) SayWhereItGoesOn(clock_, now, effects);
-  Enter(State::kComputing, now);
-  versions_.clear();
-  effects->actions.push_back(
-      Compute{.clock = clock_,
-              .parameters = parameters,
-              .examples = examples_,
-              .acknowledged = client_->unacknowledged_bytes() == 0
-                                  ? client_->acknowledged_at()
-                                  : absl::InfinitePast()});
-  if (parameters != nullptr) {
-    for (const ClientCore::ShardValue& value : parameters->shards)
-      versions_.push_back(value.version);
-    NoteExamplesPulled();
-    return PullAhead(now, effects);
-  }
-  ++counts_.begun_by_table;
-  versions_.assign(static_cast<size_t>(view()->shard_count()), 0);
-  has_come_.assign(static_cast<size_t>(view()->proto().table_size()), false);
-  for (int32_t table = 0; table < view()->proto().table_size(); ++table) {
-    std::optional<ClientCore::TableValues> values =
-        client_->BroughtBy(pull_id_, TableId{table});
-    if (values.has_value()) TakeTable(*std::move(values), effects);
-  }
-}
-
-void WorkerCore::TakeTable(ClientCore::TableValues values, Effects* effects) {
-  has_come_[static_cast<size_t>(values.table)] = true;
-  for (const ClientCore::TableValues::Piece& piece : values.pieces)
-    versions_[static_cast<size_t>(piece.shard)] = piece.version;
-  effects->tables.push_back(std::move(values));
-}
-
-bool WorkerCore::NextIsOverServers(absl::Time now, Effects* effects) {
-  const Clock next = clock_ + 1;
-  if (next >= EndOf(view()->proto())) return false;
-  // Workers may have something to do where a phase begins.
-  if (PhaseAt(view()->proto(), next).from() == next) return false;
-  PhaseFollower::Decision decision = follower_->Next(*view(), next);
-  Notify(std::move(decision.calls), now, effects);
-  return !Over() && decision.what == PhaseFollower::Do::kStepOverServers;
-}
-
-void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
-  const Clock next = clock_ + 1;
-  if (!options_.pull_ahead || next >= EndOf(view()->proto())) return;
-  if (wants_state_ || asked_state_ != 0) return;
-  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
-  // One whose turn is given may have to wait for this very step, whose program
-  // may want the state first.
-  if (RuleOf(mode).follows_given_delays()) return;
-  const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
-  // The next parameters may miss this very step if the mode lets them.
-  if (!NextIsOverServers(now, effects) || needs.of_all >= next ||
-      needs.complete >= next) {
-    return;
-  }
-  ++counts_.pulls_ahead;
-  AskForParameters(next, now, effects);
-}
-
-void WorkerCore::PullBehindPushes(absl::Time now, Effects* effects) {
-  if (!client_->BetweenClocks() || pull_id_ != 0 || parameters_ != nullptr ||
-      wants_state_ || asked_state_ != 0 || !NextIsOverServers(now, effects)) {
-    return;
-  }
-  // Values that do not wait for the others' gradients of this step would miss
-  // them, which were on their way at the same time. A worker alone misses none.
-  const Clock next = clock_ + 1;
-  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
-  const ModeRule& rule = RuleOf(mode);
-  const PullNeeds needs = rule.NeedsOf(mode, next);
-  if (!rule.follows_given_delays() && needs.of_all < next &&
-      needs.complete < next && view()->workers().size() > 1) {
-    return;
-  }
-  ++counts_.pulls_behind;
-  pulled_own_ = next;
-  pull_id_ = client_->PullBehindPushes();
-}
-
-bool WorkerCore::HasRoom(size_t bytes) const {
-  if (!client_.has_value()) return true;
-  const size_t waiting = client_->unacknowledged_bytes();
-  return waiting == 0 || waiting + bytes <= options_.unacknowledged_bytes_max;
-}
-
-void WorkerCore::AskState(absl::Time now, Effects* effects) {
-  SL_CHECK(client_.has_value() && !wants_state_ && asked_state_ == 0,
-           "the state is asked for once, by a worker that has joined");
-  if (Over()) return;
-  wants_state_ = true;
-  // A pull behind the pushes of this very step is answered when the program has
-  // done the rest of the step, which waits for the state.
-  if (state_ == State::kComputing && pull_id_ != 0 && pulled_own_ > clock_) {
-    ++counts_.pulls_forgotten;
-    ClientCore::Effects client;
-    client_->ForgetPull(std::exchange(pull_id_, 0), now, &client);
-    Perform(&client, now, effects);
-    if (Over()) return;
-  }
-  AskStateIfFree(now, effects);
-}
-
-void WorkerCore::AskStateIfFree(absl::Time now, Effects* effects) {
-  // One pull at a time: a shard parks one of each worker.
-  if (!wants_state_ || pull_id_ != 0 || Over()) return;
-  wants_state_ = false;
-  const wire::View& view = this->view()->proto();
-  // What a pull may not be without, so this waits for nobody for whom that
-  // would not.
-  const PullNeeds needs =
-      RuleAt(view, clock_).NeedsOf(PhaseAt(view, clock_).mode(), clock_);
-  ClientCore::Effects client;
-  asked_state_ =
-      client_->PullState(std::max<Clock>(needs.of_all, 0), now, &client);
-  Perform(&client, now, effects);
-}
-
-void WorkerCore::SetNeed(Need need, absl::Time now) {
-  need_ = need;
-  progress_at_ = now;
+  steps_.OnAsked();
+  if (state_ == State::kTrained) Leave(Parts(now, effects));
 }
 
 absl::Status WorkerCore::OnGradient(TableId table,
                                     const CodedGradient& gradient,
                                     const StepOptions& options, absl::Time now,
                                     Effects* effects) {
-  if (state_ != State::kComputing) return absl::OkStatus();
-  SL_CHECK(has_come_.empty() || has_come_.at(static_cast<size_t>(table)),
-           "a gradient of a table whose parameters have not come");
-  PullBehindPushes(now, effects);
-  if (Over()) return absl::OkStatus();
-  ClientCore::Effects client;
-  SL_RETURN_IF_ERROR(
-      client_->Push(clock_, table, gradient, options, versions_, now, &client));
-  progress_at_ = now;
-  Perform(&client, now, effects);
-  return absl::OkStatus();
+  return steps_.OnGradient(Parts(now, effects), table, gradient, options);
 }
 
 absl::Status WorkerCore::OnSkippedTable(TableId table, absl::Time now,
                                         Effects* effects) {
-  if (state_ != State::kComputing) return absl::OkStatus();
-  PullBehindPushes(now, effects);
-  if (Over()) return absl::OkStatus();
-  ClientCore::Effects client;
-  SL_RETURN_IF_ERROR(client_->SkipTable(clock_, table, now, &client));
-  progress_at_ = now;
-  Perform(&client, now, effects);
-  return absl::OkStatus();
+  return steps_.OnSkippedTable(Parts(now, effects), table);
+}
+
+void WorkerCore::OnInitialized(absl::Time now, Effects* effects) {
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnInitialized(parts); });
 }
 
 void WorkerCore::OnComputed(double loss, absl::Time now, Effects* effects) {
-  if (state_ != State::kComputing) return;
-  SL_CHECK(has_come_.empty(), "a step without all of its parameters");
-  StepDone(loss, now, effects);
-}
-
-void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
-  if (!std::isfinite(loss) && std::exchange(loss_was_finite_, false)) {
-    const std::string what =
-        absl::StrCat("the loss is ", loss, " at step ", clock_, " of worker ",
-                     static_cast<int32_t>(rank_),
-                     ": the training has diverged; lower the learning rate");
-    // No worker has a use for this model any more.
-    if (StopsAtNonfinite()) {
-      return StopDiverged(
-          absl::StrCat(what, ", or set train { nonfinite: SKIP }"),
-          {static_cast<int32_t>(rank_)}, now, effects);
-    }
-    effects->log.push_back(what);
-  }
-  loss_was_finite_ = std::isfinite(loss);
-  asked_ = false;
-  ++clock_;
-  ++counts_.steps;
-  counts_.ranges += examples_.has_value();
-  // Nobody is at this step any more, so all have the steps before it; this one
-  // may be lost with those who have it.
-  if (by_all_reduce()) NoteExamplesDone();
-  examples_.reset();
-  skipped_.reset();
-  AskForExamples(now, effects);
-  if (Over()) return;
-  if (by_all_reduce()) EvaluateIfDue(nullptr, effects);
-  Decide(now, effects);
-}
-
-bool WorkerCore::EvaluationIsDue() const {
-  const Clock every = options_.evaluate_every;
-  const bool due = skipped_.has_value()
-                       ? skipped_->first / every < clock_ / every
-                       : clock_ % every == 0;
-  // The final model is evaluated at the end anyhow.
-  return due && clock_ != EndOf(view()->proto()) && clock_ != evaluated_;
-}
-
-void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
-  if (!EvaluationIsDue()) return;
-  evaluated_ = clock_;
-  if (!IsChief()) return;
-  effects->actions.push_back(
-      Evaluate{.clock = clock_, .parameters = parameters});
-}
-
-bool WorkerCore::KeepsModel(double test_loss, double test_accuracy) {
-  if (kept_ ||
-      StopRuleMet(options_.train.stop(), test_loss, test_accuracy).empty()) {
-    return false;
-  }
-  kept_ = true;
-  return true;
-}
-
-// ---- From servers to all-reduce -------------------------------------------
-
-void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
-                              Effects* effects) {
-  if (state_ != State::kTakingState) return;
-  ++counts_.states_taken;
-  computed_ = -1;
-  follower_->TookState();
-  change_.transfer += now - change_.moving_since;
-  change_.moved = moved;
-  EvaluateIfDue(nullptr, effects);
-  Decide(now, effects);
-}
-
-// ---- By all-reduce --------------------------------------------------------
-
-void WorkerCore::StepByAllReduce(absl::Time now, Effects* effects) {
-  const bool again = computed_ == clock_;
-  const bool empty = elastic() && !again && !examples_.has_value();
-  if (empty && skip_to_ <= clock_) {
-    return WaitForExamples(now, effects);
-  }
-  TellLaterClock(now, effects);
-  if (Over()) return;
-  if (empty || !has_begun_) SayWhereItGoesOn(clock_ + empty, now, effects);
-  skip_to_ = 0;  // Should this step fail, there may be examples by then.
-  reducing_ = false;
-  Enter(State::kReducing, now);
-  counts_.reduced_again += again;
-  counts_.empty_steps += empty;
-  effects->actions.push_back(Reduce{
-      .clock = clock_, .again = again, .examples = examples_, .empty = empty});
-}
-
-void WorkerCore::BeginConnecting(absl::Time now, Effects* effects) {
-  Connect connect{.group = view()->proto().group(), .ranks = {}, .self = 0};
-  for (const wire::WorkerMember& worker : view()->workers())
-    connect.ranks.push_back(worker.rank());
-  std::sort(connect.ranks.begin(), connect.ranks.end());
-  connect.self =
-      static_cast<int32_t>(std::find(connect.ranks.begin(), connect.ranks.end(),
-                                     static_cast<int32_t>(rank_)) -
-                           connect.ranks.begin());
-  group_ = connect.group;
-  group_ranks_ = connect.ranks;
-  change_.connecting_since = now;
-  Enter(State::kConnecting, now);
-  effects->actions.push_back(std::move(connect));
-}
-
-void WorkerCore::AbortGroupIfOver(Effects* effects) const {
-  if (!InGroup() || view()->proto().group() == group_) return;
-  effects->abort_group =
-      absl::UnavailableError("the group of workers has changed");
-}
-
-void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
-  if (state_ != State::kConnecting) return;
-  follower_->Connected(group_);
-  Enter(State::kCatchingUp, now);
-  effects->actions.push_back(
-      CatchUp{{.clock = clock_, .own_values = own_values_}});
-  AbortGroupIfOver(effects);
-}
-
-void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
-                            Effects* effects) {
-  if (state_ != State::kCatchingUp) return;
-  if (took_state && computed_ == clock_ && clock > clock_ &&
-      std::exchange(examples_, std::nullopt).has_value()) {
-    NoteExamplesDone();  // The others could not have got there without it.
-  }
-  if (clock_ != clock) {
-    effects->log.push_back(absl::StrCat("took the state of clock ", clock,
-                                        " from another worker"));
-  }
-  clock_ = clock;
-  own_values_ = false;
-  failed_connects_ = 0;
-  ++counts_.connects;
-  change_.connect += now - change_.connecting_since;
-  Decide(now, effects);
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnComputed(parts, loss); });
 }
 
 void WorkerCore::OnReducing(absl::Time now) {
-  reducing_ = true;
-  // Without examples it asks again if the sum fails: there may be some by then.
-  if (!elastic() || examples_.has_value()) computed_ = clock_;
-  progress_at_ = now;
+  Effects none;
+  steps_.OnReducing(Parts(now, &none));
 }
 
 void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
                            Effects* effects) {
-  if (state_ != State::kReducing) return;
-  if (step.nonfinite) {
-    std::vector<int32_t> workers;
-    for (const Rank culprit : step.culprits) {
-      const auto index = static_cast<size_t>(culprit);
-      if (index < group_ranks_.size()) workers.push_back(group_ranks_[index]);
-    }
-    std::string what = absl::StrCat("all-reduce at step ", clock_);
-    if (workers.empty()) {
-      absl::StrAppend(&what,
-                      ": the gradients are finite, and their sum is not");
-    } else {
-      absl::StrAppend(&what,
-                      ": a NaN or an infinity is in the gradient of worker ",
-                      absl::StrJoin(workers, ", "));
-    }
-    if (StopsAtNonfinite()) {
-      return StopDiverged(
-          absl::StrCat(what,
-                       "; lower the learning rate, look at the data, or set "
-                       "train { nonfinite: SKIP }"),
-          workers, now, effects);
-    }
-    effects->log.push_back(absl::StrCat(what, "; the step changes nothing"));
-  }
-  ++counts_.reduced;
-  StepDone(step.loss, now, effects);
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnReduced(parts, step); });
 }
 
 void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
                              Effects* effects) {
-  if (!InGroup()) return;
-  asked_ = false;
-  if (state_ == State::kConnecting) {
-    // A newer view says whom to connect to.
-    if (view()->proto().group() != group_) return Decide(now, effects);
-    if (++failed_connects_ == 1)
-      failing_to_connect_since_ = change_.connecting_since;
-    if (GivesUpConnecting(now)) {
-      return Fail(absl::ResourceExhaustedError(absl::StrCat(
-                      "worker ", options_.member.join.index(), " failed ",
-                      failed_connects_,
-                      " times in a row to connect to the other workers: ",
-                      why.message())),
-                  now, effects);
-    }
-  }
-  TellGroupLost(effects);
-  lost_group_ =
-      absl::StrCat("clock ", clock_, ": all-reduce failed: ", why.message(),
-                   "; connecting anew");
-  tell_lost_group_at_ = now + kEndComesWithin;
-  if (view()->proto().group() != group_) TellGroupLost(effects);
-  ++counts_.regroups;
-  Notify({follower_->ConnectionLost(group_)}, now, effects);
-  if (Over()) return;
-  Decide(now, effects);
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnGroupLost(parts, why); });
 }
 
-bool WorkerCore::GivesUpConnecting(absl::Time now) const {
-  if (failed_connects_ < kFailedConnectsMax) return false;
-  const absl::Duration failing = now - failing_to_connect_since_;
-  return failing < failed_connects_ * kQuickConnect ||
-         failing > 2 * member_.lease();
+void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
+                              Effects* effects) {
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnStateTaken(parts, moved); });
 }
 
-void WorkerCore::TellGroupLost(Effects* effects) {
-  if (!lost_group_.empty())
-    effects->warnings.push_back(std::exchange(lost_group_, ""));
-  tell_lost_group_at_ = absl::InfiniteFuture();
+void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.OnConnected(parts); });
 }
 
-// ---- From all-reduce to servers -------------------------------------------
-
-void WorkerCore::ReadShare(absl::Time now, Effects* effects) {
-  std::vector<ShardId> share = follower_->Share(*view());
-  const bool asked = pull_id_ != 0;
-  if (share.empty() && asked) return;
-  counts_.shares_again += asked;
-  Enter(State::kReadingState, now);
-  effects->actions.push_back(
-      ReadState{.view = view(), .shards = std::move(share)});
+void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
+                            Effects* effects) {
+  InSteps(now, effects, [&](const WorkerParts& parts) {
+    steps_.OnCaughtUp(parts, clock, took_state);
+  });
 }
 
 void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
                              const Moved& moved, absl::Time now,
                              Effects* effects) {
-  if (state_ != State::kReadingState) return;
-  change_.moved.bytes += moved.bytes;
-  change_.moved.model_hash = moved.model_hash;
-  Enter(State::kGiving, now);
-  ClientCore::Effects client;
-  client_->Install(clock_, std::move(shards), now, &client);
-  Perform(&client, now, effects);
-  if (Over()) return;
-  // It may have been answered while the last shards were read.
-  if (parameters_ != nullptr) return GoOnAfterGiving(now, effects);
-  if (pull_id_ == 0) AskForParameters(clock_, now, effects);
-  // A view may have come meanwhile.
-  if (state_ == State::kGiving) ReadShare(now, effects);
+  InSteps(now, effects, [&](const WorkerParts& parts) {
+    steps_.OnStateRead(parts, std::move(shards), moved);
+  });
 }
 
-void WorkerCore::GoOnAfterGiving(absl::Time now, Effects* effects) {
-  follower_->GaveState();
-  change_.transfer += now - change_.moving_since;
-  Decide(now, effects);
+void WorkerCore::AskState(absl::Time now, Effects* effects) {
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { steps_.AskState(parts); });
 }
 
-// ---- The end --------------------------------------------------------------
-
-bool WorkerCore::IsChief() const {
-  const wire::WorkerMember* const chief = ChiefOf(*view());
-  return chief != nullptr && chief->incarnation() == member_.incarnation();
+void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
+                           Effects* effects) {
+  if (IsOver(state_)) return;
+  wire::Call call;
+  *call.mutable_cut_part() = part;
+  Parts(now, effects).Notify(std::move(call));
 }
 
-bool WorkerCore::AllDone() const {
-  for (const wire::WorkerMember& worker : view()->workers()) {
-    if (!worker.done()) return false;
-  }
-  return true;
+bool WorkerCore::HasRoom(size_t bytes) const {
+  if (!steps_.has_begun()) return true;
+  const size_t waiting = steps_.client()->unacknowledged_bytes();
+  return waiting == 0 || waiting + bytes <= options_.unacknowledged_bytes_max;
 }
 
-void WorkerCore::Leave(absl::Time now, Effects* effects) {
-  member_.Cancel(
-      std::exchange(lease_call_, 0));  // Nothing is left to be given.
-  if (!asked_) {
-    // Its program may still want something of the job, which ends when all have
-    // left. The coordinator hears at once that the training is over.
-    Enter(State::kTrained, now);
-    MemberCore::Effects member;
-    member_.SetStats(Stats(now));
-    member_.SendHeartbeat(now, &member);
-    return Perform(&member, now, effects);
-  }
-  Enter(State::kDone, now);
-  effects->log.push_back(absl::StrCat("completed ", clock_, " steps"));
+void WorkerCore::SetNeed(Need need, absl::Time now) {
+  need_ = need;
+  patience_.CameFurther(now);
+}
+
+uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
+                          Effects* effects) {
+  MemberCore::Effects member;
+  const bool gathers = call.has_gather();
+  const uint64_t id =
+      member_.Call(std::move(call), std::move(value), now, &member);
+  if (gathers) steps_.OnGather(id);
+  Perform(&member, now, effects);
+  return id;
+}
+
+// ---- The end ----------------------------------------------------------------
+
+void WorkerCore::OnStepsDone(const WorkerParts& parts) {
+  if (steps_.is_asked()) return Leave(parts);
+  // Its program may still want something of the job, which ends when all have
+  // left. The coordinator hears at once that the training is over.
+  parts.SendHeartbeat(Stats(parts.now));
+}
+
+void WorkerCore::Leave(const WorkerParts& parts) {
+  parts.Enter(State::kDone);
+  parts.Log(absl::StrCat("completed ", steps_.clock(), " steps"));
   wire::Call leave;
   leave.mutable_leave();
-  Notify({std::move(leave)}, now, effects);
-  if (state_ == State::kDone) BeChief(now, effects);
+  parts.Notify(std::move(leave));
+  ConcludeIfDue(parts);
 }
 
-void WorkerCore::BeChief(absl::Time now, Effects* effects) {
-  if (!IsChief() || !AllDone()) return;
-  ++counts_.conclusions;
-  if (follower_->by_all_reduce()) {
-    Enter(State::kConcluding, now);
-    effects->actions.push_back(Conclude{});
-    return;
-  }
-  // Every push is acknowledged, so this will be the final model.
-  Enter(State::kFinalPull, now);
-  ClientCore::Effects client;
-  pulled_own_ = clock_;
-  pull_id_ = client_->PullModel(clock_, now, &client);
-  Perform(&client, now, effects);
+void WorkerCore::ConcludeIfDue(const WorkerParts& parts) {
+  if (Conclusion::IsDue(*view(), member_.incarnation())) steps_.Conclude(parts);
 }
 
 void WorkerCore::OnConcluded(const run::Result& result, absl::Time now,
                              Effects* effects) {
   if (state_ != State::kConcluding) return;
-  Enter(State::kReported, now);
+  const WorkerParts parts = Parts(now, effects);
+  parts.Enter(State::kReported);
   wire::Call leave;
   *leave.mutable_leave()->mutable_result() = result;
-  Notify({std::move(leave)}, now, effects);
+  parts.Notify(std::move(leave));
 }
 
 void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
                               Effects* effects) {
   if (state_ != State::kConcluding) return;
   ++counts_.saves_failed;
-  if (give_up_saving_at_ == absl::InfiniteFuture()) {
-    give_up_saving_at_ = now + options_.save_timeout;
-    effects->log.push_back(
-        absl::StrCat("the model cannot be written: ", why.message(),
-                     "; the servers keep it, and it is tried again for ",
-                     absl::FormatDuration(options_.save_timeout)));
-  }
-  save_failure_ = std::string(why.message());
-  if (now >= give_up_saving_at_) {
-    return StopJob(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the final model could not be written within ",
-            absl::FormatDuration(options_.save_timeout), " by worker ",
-            static_cast<int32_t>(rank_), ": ", save_failure_,
-            "; make room there, or raise limits { save_timeout_ms: ... }")),
-        now, effects);
-  }
-  Enter(State::kSaving, now);
-  save_again_at_ = std::min(now + options_.save_retry, give_up_saving_at_);
+  std::string log;
+  const absl::Status given_up = conclusion_.OnSaveFailed(why, now, &log);
+  if (!log.empty()) effects->log.push_back(std::move(log));
+  if (!given_up.ok()) return StopJob(given_up, now, effects);
+  Parts(now, effects).Enter(State::kSaving);
 }
 
 void WorkerCore::Suspend(const std::string& reason, absl::Time now,
                          Effects* effects) {
-  if (Over()) return;
+  if (IsOver(state_)) return;
   if (options_.joins_again && member_.incarnation() == 0) {
-    if (!suspends_when_joined_.empty()) return;
-    suspends_when_joined_ = reason;
-    give_up_joining_at_ = now + kSuspendJoinMax;
+    if (!departure_.SuspendWhenJoined(reason, now)) return;
     effects->log.push_back(
         absl::StrCat(reason,
                      ": this worker joins again; once it has, it asks for a "
@@ -1346,7 +463,7 @@ void WorkerCore::Suspend(const std::string& reason, absl::Time now,
   if (!member_.HearsCoordinator(now))
     return Fail(absl::CancelledError(reason), now, effects);
   effects->log.push_back(SuspendingText(reason));
-  Notify({SuspendCall(reason)}, now, effects);
+  Parts(now, effects).Notify(SuspendCall(reason));
 }
 
 void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
@@ -1357,15 +474,15 @@ void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
   LeaveWith(std::move(stop), why, now, effects);
 }
 
-void WorkerCore::StopDiverged(const std::string& why,
-                              const std::vector<int32_t>& workers,
-                              absl::Time now, Effects* effects) {
+void WorkerCore::StopDiverged(const HasDiverged& how,
+                              const WorkerParts& parts) {
   wire::Call call;
-  call.mutable_stop()->set_reason(why);
+  call.mutable_stop()->set_reason(how.why);
   wire::Diverged& diverged = *call.mutable_stop()->mutable_diverged();
-  diverged.set_clock(clock_);
-  for (const int32_t worker : workers) diverged.add_worker(worker);
-  LeaveWith(std::move(call), absl::InvalidArgumentError(why), now, effects);
+  diverged.set_clock(how.clock);
+  for (const int32_t worker : how.workers) diverged.add_worker(worker);
+  LeaveWith(std::move(call), absl::InvalidArgumentError(how.why), parts.now,
+            &parts.effects);
 }
 
 void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
@@ -1378,27 +495,20 @@ void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
 
 void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
                            absl::Time now, Effects* effects) {
-  if (Over()) return;
-  if (InGroup()) effects->abort_group = why;
+  if (IsOver(state_)) return;
+  if (IsInGroup(state_)) effects->abort_group = why;
   if (member_.incarnation() == 0) return End(why);
   ending_ = why;
-  // Who stops the job hears its end.
-  give_up_leaving_at_ =
-      now +
-      (call.has_stop() ? member_.lease() * kVerdictLeases : kLeaveWaitMax);
-  const bool stops = call.has_stop();
-  MemberCore::Effects member;
+  const WorkerParts parts = Parts(now, effects);
   // The last heartbeat may be older than the steps since.
-  member_.SetStats(Stats(now));
-  member_.SendHeartbeat(now, &member);
-  Enter(State::kLeaving, now);
-  const uint64_t id = member_.Call(std::move(call), Payload(), now, &member);
-  if (stops) {
-    unheeded_.insert(id);
+  parts.SendHeartbeat(Stats(now));
+  parts.Enter(State::kLeaving);
+  if (call.has_stop()) {  // It hears the job's end.
+    departure_.OnStopping(now, member_.lease());
+    parts.Notify(std::move(call));
   } else {
-    leave_call_ = id;
+    departure_.OnLeaving(parts.Call(std::move(call)), now);
   }
-  Perform(&member, now, effects);
 }
 
 void WorkerCore::End(const absl::Status& why) {
@@ -1407,180 +517,44 @@ void WorkerCore::End(const absl::Status& why) {
   state_ = State::kEnded;
 }
 
-uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
-                          Effects* effects) {
-  MemberCore::Effects member;
-  const bool gathers = call.has_gather();
-  const uint64_t id =
-      member_.Call(std::move(call), std::move(value), now, &member);
-  if (gathers) gather_call_ = id;
-  Perform(&member, now, effects);
-  return id;
+// ---- Where it is ------------------------------------------------------------
+
+bool WorkerCore::has_no_more_steps() const {
+  return steps_.clock() >= EndOf(view()->proto());
 }
 
-// ---- Where it is ----------------------------------------------------------
+bool WorkerCore::step_is_lost() const {
+  return state_ == State::kReducing && !steps_.IsInGroupOf(*view());
+}
 
 bool WorkerCore::WaitsForOthers() const {
-  if (need_ == Need::kState) return true;
-  switch (state_) {
-    case State::kJoinPull:
-    case State::kPulling:
-    case State::kLeasing:
-    case State::kWaiting:
-    case State::kPushed:
-    case State::kAskingState:
-    case State::kGiving:
-    case State::kDraining:
-    case State::kFinalPull:
-    case State::kReported:
-      return true;
-    case State::kComputing:
-      return need_ != Need::kNothing;
-    default:
-      return false;
-  }
+  return slackline::WaitsForOthers(state_, need_);
 }
 
-std::string WorkerCore::WaitingText(absl::Time now) const {
-  const auto with_client = [&](const std::string& what) {
-    return client_.has_value()
-               ? absl::StrCat(what, ": ", client_->WaitingFor(now).text)
-               : what;
-  };
-  if (need_ == Need::kState) return with_client("the optimizer's state");
-  switch (state_) {
-    case State::kWaiting:
-      return waiting_for_;
-    case State::kLeasing:
-      return "examples: other workers have the last ones";
-    case State::kPushed:
-    case State::kDraining:
-      return with_client("pushes to be acknowledged");
-    case State::kComputing:
-      return with_client(need_ == Need::kRoom ? "room to push" : "parameters");
-    case State::kReported:
-      return "the coordinator to end the job";
-    case State::kDone:
-      return "the other workers to finish";
-    default:
-      return with_client("parameters");
-  }
+WorkerWhereabouts WorkerCore::Whereabouts() const {
+  return {.state = state_,
+          .need = need_,
+          .clock = steps_.clock(),
+          .waits_for_sum = steps_.waits_for_sum(),
+          .waiting_for = steps_.waiting_for(),
+          .save_failure = conclusion_.save_failure(),
+          .progress_at = patience_.progress_at(),
+          .client = steps_.client(),
+          .view = member_.view().get()};
+}
+
+run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
+  return ProgressOf(Whereabouts(), now);
 }
 
 run::WorkerStats WorkerCore::Stats(absl::Time now) const {
   run::WorkerStats stats = stats_;
   stats.set_rank(static_cast<int32_t>(rank_));
-  if (client_.has_value()) {
-    stats.set_bytes_pushed(client_->bytes_pushed());
-    stats.set_bytes_resent(client_->bytes_resent());
-    stats.set_bytes_pulled(client_->bytes_pulled());
-    stats.set_retries(client_->retries());
-    for (const auto& [server, answers] : client_->answers()) {
-      run::ServerAnswers& told = *stats.add_answers();
-      told.set_server(server);
-      told.set_messages(answers.messages);
-      told.set_seconds(absl::ToDoubleSeconds(answers.time));
-    }
-  }
+  if (steps_.has_begun()) AddTraffic(*steps_.client(), &stats);
   *stats.mutable_progress() = Progress(now);
   // Of the core, which alone knows a step that was skipped at the end.
   stats.set_clock(stats.progress().clock());
   return stats;
-}
-
-run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
-  using P = run::WorkerProgress;
-  P progress;
-  progress.set_clock(std::max<Clock>(clock_, 0));
-  progress.set_for_ms(absl::ToInt64Milliseconds(now - progress_at_));
-  const auto is = [&](P::Activity activity, std::string what) {
-    progress.set_activity(activity);
-    progress.set_what(std::move(what));
-  };
-  const auto waits = [&] {
-    using Kind = ClientCore::Waiting::Kind;
-    const ClientCore::Waiting waiting = client_->WaitingFor(now);
-    is(waiting.kind == Kind::kWorkers ? P::WAITING_FOR_WORKERS
-                                      : P::WAITING_FOR_SERVER,
-       absl::StrCat("waiting for ", WaitingText(now)));
-    if (waiting.rank.has_value())
-      progress.set_rank(static_cast<int32_t>(*waiting.rank));
-    if (waiting.server.has_value()) progress.set_server(*waiting.server);
-    // That its shards move is no progress of those it waits for.
-    if (waiting.kind != Kind::kServer) return;
-    progress.set_for_ms(std::min(
-        progress.for_ms(), absl::ToInt64Milliseconds(waiting.since_progress)));
-  };
-  if (need_ == Need::kState) {
-    waits();
-    return progress;
-  }
-  switch (state_) {
-    case State::kJoining:
-      is(P::ACTIVITY_UNSPECIFIED, "joining");
-      break;
-    case State::kInitializing:
-      is(P::WORKING, "making the initial values");
-      break;
-    case State::kComputing:
-      if (need_ != Need::kNothing) {
-        waits();
-      } else {
-        is(P::WORKING, absl::StrCat("computing step ", clock_));
-      }
-      break;
-    case State::kReducing:
-      if (reducing_) {
-        is(P::WAITING_FOR_WORKERS,
-           absl::StrCat("waiting for the others' gradients of step ", clock_));
-      } else {
-        is(P::WORKING, absl::StrCat("computing step ", clock_));
-      }
-      break;
-    case State::kConnecting:
-    case State::kCatchingUp:
-      is(P::WAITING_FOR_WORKERS, "connecting to the other workers");
-      break;
-    case State::kTakingState:
-      is(P::WORKING, "taking the state from the servers");
-      break;
-    case State::kReadingState:
-      is(P::WORKING, "giving the state to the servers");
-      break;
-    case State::kWaiting:
-    case State::kLeasing:
-      is(P::WAITING_FOR_WORKERS,
-         absl::StrCat("waiting for ", WaitingText(now)));
-      break;
-    case State::kTrained:
-      is(P::WORKING, "past its last step, and its program is at work");
-      break;
-    case State::kDone:
-      if (AllDone()) {
-        const wire::WorkerMember* const chief = ChiefOf(*view());
-        if (chief != nullptr) progress.set_rank(chief->rank());
-        is(P::WAITING_FOR_WORKERS,
-           "waiting for the chief to evaluate and write the model");
-      } else {
-        is(P::WAITING_FOR_WORKERS, "waiting for the other workers to finish");
-      }
-      break;
-    case State::kConcluding:
-      is(P::WORKING, "evaluating and writing the final model");
-      break;
-    case State::kSaving:
-      is(P::WORKING, absl::StrCat("trying again to write the final model: ",
-                                  save_failure_));
-      break;
-    case State::kReported:
-    case State::kLeaving:
-    case State::kEnded:
-      is(P::WAITING_FOR_COORDINATOR, "leaving");
-      break;
-    default:
-      waits();
-  }
-  return progress;
 }
 
 }  // namespace slackline

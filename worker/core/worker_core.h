@@ -1,9 +1,8 @@
 // WorkerCore: everything that a worker decides between joining a job and
-// leaving it. What comes next (PhaseFollower), when to pull, pull ahead, skip,
-// push, take and give state, connect and regroup, what to evaluate and keep,
-// who concludes, how often something is tried again and how long it is waited
-// for. Stands over MemberCore (join, lease, calls) and ClientCore (routing,
-// windows, repetition).
+// leaving it. It hands each event to one of its parts, and does what they ask
+// for; worker_parts.h lists them. WorkerSteps goes from one step to the next;
+// the core itself has the membership (MemberCore), and ends the job for this
+// worker.
 //
 // Deterministic state machine: messages, the time, and the ends of actions go
 // in; messages and actions come out. No sockets, threads, clocks, randomness,
@@ -15,180 +14,61 @@
 // the time meanwhile, and carries out everything else in Effects at once.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/membership/member_core.h"
 #include "common/optim/step_options.h"
-#include "common/time/awake_clock.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
-#include "worker/core/catch_up.h"
-#include "worker/core/example_range.h"
-#include "worker/core/phase_follower.h"
+#include "worker/core/conclusion.h"
+#include "worker/core/departure.h"
+#include "worker/core/notices.h"
+#include "worker/core/patience.h"
+#include "worker/core/worker_actions.h"
+#include "worker/core/worker_core_options.h"
+#include "worker/core/worker_counts.h"
+#include "worker/core/worker_effects.h"
+#include "worker/core/worker_parts.h"
+#include "worker/core/worker_progress.h"
+#include "worker/core/worker_stage.h"
+#include "worker/core/worker_steps.h"
 
 namespace slackline {
 
 class WorkerCore {
  public:
-  struct Options {
-    MemberCore::Options member;  // Its join is a worker's.
-    ClientCore::Options client;  // Who we are is filled in.
-    Clock evaluate_every = 1;    // Steps from one evaluation to the next.
-    bool pull_ahead = false;     // As config::Sync.
-    // Steps over servers begin when the first table has come; the driver waits
-    // for each of the others where it needs it (Effects::tables).
-    bool step_by_table = false;
-    config::Train train;  // Stop rules; what to do with NaN.
-    // A gradient has to wait while this much is not acknowledged.
-    size_t unacknowledged_bytes_max = 256 << 20;
-    // The process was a member of the job before, and was given up though it
-    // lives.
-    bool joins_again = false;
-    // For others, without any sign of progress.
-    absl::Duration wait_timeout = absl::Seconds(120);
-    // How long writing the final model is tried again, and how often.
-    absl::Duration save_timeout = absl::Minutes(10);
-    absl::Duration save_retry = absl::Seconds(2);
-  };
+  using Options = WorkerCoreOptions;
 
-  // Whoever takes a machine away gives 30 s, mostly.
-  static constexpr absl::Duration kSuspendJoinMax = absl::Seconds(10);
+  static constexpr absl::Duration kSuspendJoinMax = Departure::kSuspendJoinMax;
 
-  using Parameters = std::shared_ptr<const ClientCore::PullResult>;
+  // ---- What goes in and comes out (worker_actions.h, worker_effects.h) ------
 
-  // ---- Actions --------------------------------------------------------------
-
-  // Begin with the initial values of all parameters, as every shard makes them.
-  // Ends with OnInitialized().
-  struct Initialize {};
-  // Gradients of step `clock` at `parameters`: OnGradient() once for each
-  // table, then OnComputed(). State of steps by all-reduce is not needed any
-  // more.
-  struct Compute {
-    Clock clock = 0;
-    // Null: they come in Effects::tables, from here on, each table once, and
-    // OnGradient() of a table after that.
-    Parameters parameters;
-    // With elastic sampling: of these examples.
-    std::optional<ExampleRange> examples = {};
-    // When all gradients of the steps before were acknowledged; InfinitePast
-    // if they are not yet.
-    absl::Time acknowledged = absl::InfinitePast();
-  };
-  // Step `clock` by all-reduce in the group: OnReducing() when this worker has
-  // computed its own part, then OnReduced() or OnGroupLost(). A step that fails
-  // leaves no trace.
-  struct Reduce {
-    Clock clock = 0;
-    // This worker has computed its part already, at the state that it still
-    // has, and only the sum failed: the same gradients count.
-    bool again = false;
-    // As in Compute.
-    std::optional<ExampleRange> examples = {};
-    // There are no examples for this worker: it takes part without a gradient.
-    bool empty = false;
-  };
-  // Evaluate, beside what comes next, the model of `clock`: these parameters,
-  // or without them those of the steps by all-reduce. Has no event.
-  struct Evaluate {
-    Clock clock = 0;
-    Parameters parameters;
-  };
-  // Keep values, optimizer slots and versions. Ends with OnStateTaken().
-  struct TakeState {
-    Parameters state;
-  };
-  // Leave the group before, if there is one, and connect as `group` to the
-  // others. Ends with OnConnected() or OnGroupLost().
-  struct Connect {
-    uint64_t group = 0;
-    std::vector<int32_t> ranks;  // All, in order.
-    int32_t self = 0;            // Index of this worker in `ranks`.
-  };
-  // Tell the group where this worker is, and take the state of one who is
-  // ahead. Ends with OnCaughtUp() or OnGroupLost().
-  struct CatchUp {
-    Standing standing;
-  };
-  // Take leave of the group in order. Has no event.
-  struct LeaveGroup {};
-  // Copy these shards out, as `view` cuts them. Ends with OnStateRead().
-  struct ReadState {
-    std::shared_ptr<const View> view;
-    std::vector<ShardId> shards;
-  };
-  // The state of the steps by all-reduce is that of a checkpoint: copy it out,
-  // and keep the copy beside what comes next. Has no event; once the part is on
-  // the disk, or cannot be there, OnCutPart() says so.
-  struct KeepState {
-    int32_t cut = 0;  // Its number.
-    Clock clock = 0;
-  };
-  // The worker is where a checkpoint has it, between two steps: write down what
-  // its program, and whatever makes its gradients, have beside the parameters,
-  // before the next step begins in them, and beside what comes next in the
-  // core. Has no event; OnCutPart() says what has become of it. Only with
-  // join.keeps_state.
-  struct KeepProgram {
-    int32_t cut = 0;  // Its number.
-    Clock clock = 0;  // Of this worker.
-  };
-  // Evaluate the final model (these parameters, or without them those of the
-  // steps by all-reduce) and write it. Ends with OnConcluded() or
-  // OnSaveFailed().
-  struct Conclude {
-    Parameters parameters;
-  };
-  // Try once more to write the final model. Ends likewise.
-  struct Save {};
-  using Action = std::variant<Initialize, Compute, Reduce, Evaluate, TakeState,
-                              Connect, CatchUp, LeaveGroup, ReadState,
-                              KeepState, KeepProgram, Conclude, Save>;
-
-  // Whether the driver's program has a part in an action. Others a driver may
-  // perform while its program waits for something else.
+  using Parameters = PulledParameters;
+  using Initialize = worker_action::Initialize;
+  using Compute = worker_action::Compute;
+  using Reduce = worker_action::Reduce;
+  using Evaluate = worker_action::Evaluate;
+  using TakeState = worker_action::TakeState;
+  using Connect = worker_action::Connect;
+  using CatchUp = worker_action::CatchUp;
+  using LeaveGroup = worker_action::LeaveGroup;
+  using ReadState = worker_action::ReadState;
+  using KeepState = worker_action::KeepState;
+  using KeepProgram = worker_action::KeepProgram;
+  using Conclude = worker_action::Conclude;
+  using Save = worker_action::Save;
+  using Action = worker_action::Action;
   static bool NeedsProgram(const Action& action) {
-    const auto* const reduce = std::get_if<Reduce>(&action);
-    return reduce != nullptr ? !reduce->again && !reduce->empty
-                             : std::holds_alternative<Compute>(action) ||
-                                   std::holds_alternative<Evaluate>(action) ||
-                                   std::holds_alternative<Conclude>(action) ||
-                                   std::holds_alternative<Save>(action);
+    return worker_action::NeedsProgram(action);
   }
-
-  struct Effects {
-    std::optional<size_t> look_at;              // As in MemberCore::Effects.
-    std::optional<wire::TryLinks> try_links;    // Likewise.
-    std::vector<wire::Inspection> inspections;  // To AnswerInspection().
-    std::vector<Message> to_coordinator;
-    // A newer view. The driver connects to its servers before it sends what is
-    // in to_shards.
-    std::shared_ptr<const View> view;
-    std::vector<ClientCore::Send> to_shards;
-    std::vector<Action> actions;
-    // What is under way in the group has to fail now, for this reason.
-    absl::Status abort_group;
-    // Answers to Call()s of the driver.
-    std::vector<MemberCore::CallResult> answers;
-    std::vector<std::string> log;       // Sentences for people.
-    std::vector<std::string> warnings;  // Likewise, of what has gone wrong.
-    // Of the last Compute that came without its parameters.
-    std::vector<ClientCore::TableValues> tables;
-    // To AskState().
-    Parameters state;
-    // Everything else that was pulled; the actions carry what the driver needs.
-    std::vector<Parameters> pulled;
-  };
+  using Effects = WorkerEffects;
 
   explicit WorkerCore(const Options& options);
 
@@ -228,21 +108,10 @@ class WorkerCore {
   absl::Status OnSkippedTable(TableId table, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
   void OnReducing(absl::Time now);
-  struct Reduced {
-    double loss = 0;
-    // The sum of the gradients has a NaN or an infinity, so nothing was
-    // applied; and whose it is, as indices into Connect::ranks. The same on all
-    // ranks.
-    bool nonfinite = false;
-    std::vector<Rank> culprits;
-  };
+  using Reduced = worker_action::Reduced;
   void OnReduced(const Reduced& step, absl::Time now, Effects* effects);
   void OnGroupLost(const absl::Status& why, absl::Time now, Effects* effects);
-  // With the bytes of the state, and its ModelHash().
-  struct Moved {
-    int64_t bytes = 0;
-    uint64_t model_hash = 0;
-  };
+  using Moved = worker_action::Moved;
   void OnStateTaken(const Moved& moved, absl::Time now, Effects* effects);
   void OnConnected(absl::Time now, Effects* effects);
   // All of the group are at this clock; whether this worker took another's
@@ -276,21 +145,23 @@ class WorkerCore {
   // The figures of training so far; the rest is filled in.
   void SetStats(const run::WorkerStats& stats) { stats_ = stats; }
   // An action that takes long has come further.
-  void OnProgress(absl::Time now) { progress_at_ = now; }
+  void OnProgress(absl::Time now) { patience_.CameFurther(now); }
   // As MemberCore::AddRecord().
   void AddRecord(const run::MetricRecord& record, absl::Time made_at) {
     member_.AddRecord(record, made_at);
   }
   // Whether an evaluation's model is to be written, because it meets a stop
   // rule: true at most once.
-  bool KeepsModel(double test_loss, double test_accuracy);
+  bool KeepsModel(double test_loss, double test_accuracy) {
+    return steps_.KeepsModel(test_loss, test_accuracy);
+  }
   // As MemberCore::Call(), answered in Effects::answers.
   uint64_t Call(wire::Call call, Payload value, absl::Time now,
                 Effects* effects);
   // Nobody waits for the answer any more.
   void CancelCall(uint64_t call) {
     member_.Cancel(call);
-    if (call == gather_call_) gather_call_ = 0;
+    steps_.OnGatherForgotten(call);
   }
   // As MemberCore::ObstacleOf().
   std::string ObstacleOf(uint64_t call) const {
@@ -303,8 +174,7 @@ class WorkerCore {
   // Effects::state, unless the worker ends before. One question at a time, by a
   // worker that has joined and whose state is on the servers.
   void AskState(absl::Time now, Effects* effects);
-  // What the driver cannot go on without.
-  enum class Need { kNothing, kRoom, kParameters, kState };
+  using Need = WorkerNeed;
   void SetNeed(Need need, absl::Time now);
 
   // ---- Where it is ----------------------------------------------------------
@@ -322,285 +192,83 @@ class WorkerCore {
   bool ended() const { return state_ == State::kEnded; }
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
-  Clock clock() const { return clock_; }
+  Clock clock() const { return steps_.clock(); }
+  // No step comes after the ones that it has completed. To be asked of a worker
+  // that has a view in which the job runs.
+  bool has_no_more_steps() const;
+  // It is in a step by all-reduce that cannot end, since the view has another
+  // group: a program that stands in that step, or before it, and waits for
+  // others may wait for those who wait for it in the new group. So the driver
+  // drops the step and the group, and calls OnGroupLost().
+  bool step_is_lost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
-  bool by_all_reduce() const {
-    return follower_.has_value() && follower_->by_all_reduce();
-  }
+  bool by_all_reduce() const { return steps_.by_all_reduce(); }
   run::WorkerStats Stats(absl::Time now) const;
   run::WorkerProgress Progress(absl::Time now) const;
-  const ClientCore* client() const {
-    return client_.has_value() ? &*client_ : nullptr;
-  }
-
+  const ClientCore* client() const { return steps_.client(); }
   const MemberCore& member() const { return member_; }
 
-  struct Counts {
-    int64_t steps = 0;
-    int64_t reduced = 0;        // Of the steps: by all-reduce.
-    int64_t reduced_again = 0;  // Sums of gradients that were there already.
-    int64_t pulls_ahead = 0;
-    int64_t pulls_behind = 0;     // Shard by shard behind their pushes.
-    int64_t pulls_forgotten = 0;  // Of those, for a question for the state.
-    int64_t begun_by_table = 0;   // Of the steps: before all parameters came.
-    int64_t late_starts = 0;      // Joined while the job ran, above clock 0.
-    int64_t resumed_starts = 0;   // Founders of a job that goes on, likewise.
-    int64_t uneven_starts = 0;    // Some shard lagged behind the start clock.
-    int64_t skips = 0;            // To the others' clock.
-    int64_t uneven_skips = 0;     // Of those: some shard lagged behind.
-    int64_t skipped = 0;          // Clocks.
-    int64_t connects = 0;         // That succeeded.
-    int64_t regroups = 0;         // Calls.
-    int64_t group_joins = 0;      // Started in a group, while the job ran.
-    int64_t states_taken = 0;
-    int64_t states_given = 0;
-    int64_t shares_again = 0;  // Installed somebody else's part, too.
-    int64_t conclusions = 0;   // As the chief.
-    int64_t saves_failed = 0;
-    int64_t ranges = 0;         // Of examples: steps that were done with them.
-    int64_t empty_steps = 0;    // By all-reduce.
-    int64_t left_out = 0;       // Clocks over servers without examples.
-    int64_t states_kept = 0;    // Of checkpoints.
-    int64_t programs_kept = 0;  // Likewise, of this worker's program.
-
-    void Add(const Counts& other);
-  };
+  using Counts = WorkerCounts;
   const Counts& counts() const { return counts_; }
 
  private:
-  enum class State {
-    kJoining,       // Until a view in which the job runs.
-    kInitializing,  // Action.
-    kJoinPull,      // For the first parameters and the start clock.
-    kPulling,       // For the next step's parameters.
-    kComputing,     // Action.
-    kReducing,      // Action: computes, then waits for the sum.
-    kLeasing,       // For examples.
-    kWaiting,       // For a newer view.
-    kPushed,        // For acknowledgements, before it takes the state.
-    kAskingState,   // For the state.
-    kTakingState,   // Action.
-    kConnecting,    // Action.
-    kCatchingUp,    // Action.
-    kReadingState,  // Action.
-    kGiving,        // Until the servers have the state of all.
-    kDraining,      // Until the last pushes are acknowledged.
-    kTrained,       // Until the program asks what comes next.
-    kDone,          // Has left; perhaps as the chief it waits for the others.
-    kFinalPull,     // The chief reads the final model.
-    kConcluding,    // Action.
-    kSaving,        // Until it tries again to write the final model.
-    kReported,      // The chief has sent the result.
-    kLeaving,       // Has failed, and tells the coordinator.
-    kEnded,
-  };
-  // How long the worker has stood still for a change, and why.
-  struct Change {
-    absl::Time since = absl::InfiniteFuture();  // None is under way.
-    absl::Time connecting_since = absl::InfiniteFuture();
-    absl::Time moving_since = absl::InfiniteFuture();
-    absl::Duration connect;
-    absl::Duration transfer;
-    Moved moved;
-  };
+  using State = WorkerStage;
 
-  void Enter(State state, absl::Time now);
+  // What the parts get of an event. Goes with `effects`.
+  WorkerParts Parts(absl::Time now, Effects* effects);
+  // Does what parts have asked for. After every call of a part that may ask.
+  void Run(const WorkerParts& parts);
+  template <typename Event>
+  void InSteps(absl::Time now, Effects* effects, const Event& event) {
+    const WorkerParts parts = Parts(now, effects);
+    event(parts);
+    Run(parts);
+  }
   void Perform(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Perform(ClientCore::Effects* client, absl::Time now, Effects* effects);
   void OnView(const std::shared_ptr<const View>& view, absl::Time now,
               Effects* effects);
   void OnAnswer(MemberCore::CallResult answer, absl::Time now,
                 Effects* effects);
-  void OnPulled(ClientCore::PullResult result, absl::Time now,
-                Effects* effects);
-  // The job runs.
-  void Begin(absl::Time now, Effects* effects);
-  // The chief, by all-reduce, is at the clock of a checkpoint.
-  void KeepStateIfDue(Effects* effects);
-  // It is at its limit in a checkpoint, or was taken beyond it since its last
-  // step.
-  void KeepProgramIfDue(Effects* effects);
-  // From one thing to do to the next.
-  void Decide(absl::Time now, Effects* effects);
-  void Act(const PhaseFollower::Decision& decision, absl::Time now,
-           Effects* effects);
-  void StepOverServers(absl::Time now, Effects* effects);
-  // The first table has come, and nothing but the computation needs the rest.
-  bool CanBeginByTable() const;
-  void BeginComputing(Parameters parameters, absl::Time now, Effects* effects);
-  // Of the step that has begun without all parameters.
-  void TakeTable(ClientCore::TableValues values, Effects* effects);
-  // In BACKUP, with parameters_: if the others are ahead, so that this worker's
-  // gradients would come too late, it skips the clocks until theirs, at most
-  // once for each step that it does. True if it has; then clock_ is another.
-  bool SkipToTheOthers(absl::Time now, Effects* effects);
-  // Elastic sampling. Asks for the examples of the next step, unless there are
-  // some, or the answer is on its way.
-  void AskForExamples(absl::Time now, Effects* effects);
-  void WaitForExamples(absl::Time now, Effects* effects);
-  void OnLeased(const MemberCore::CallResult& answer, absl::Time now,
-                Effects* effects);
-  // The coordinator has to know how far it is, for those who find no examples.
-  void TellLaterClock(absl::Time now, Effects* effects);
-  // The parameters of the step have come, and with them this worker's steps
-  // before them.
-  void NoteExamplesPulled() {
-    done_ = std::max(done_,
-                     given_ - examples_.has_value() - (pulled_own_ < clock_));
-  }
-  // Every gradient so far is where it has to be: so are the examples.
-  void NoteExamplesDone() { done_ = given_ - examples_.has_value(); }
-  // Over servers, at the parameters of a step: true if there are examples for
-  // it. Else it waits for some, or does something else.
-  bool HasExamples(absl::Time now, Effects* effects);
-  void SkipTo(Clock clock, absl::Time now, Effects* effects);
-  void AskStateIfFree(absl::Time now, Effects* effects);
-  void PullAhead(absl::Time now, Effects* effects);
-  // Before the first gradient of a step: has the parameters of the next one
-  // asked for behind the gradients, unless something else may come first, or
-  // they would miss gradients of others that they need not miss.
-  void PullBehindPushes(absl::Time now, Effects* effects);
-  // Whether the next step is surely one over servers, without anything before
-  // it. Its phase is certain then, whatever changes.
-  bool NextIsOverServers(absl::Time now, Effects* effects);
-  // To the coordinator, for collectives of the workers' programs: this one's
-  // comes to this step next, from elsewhere than the one before.
-  void SayWhereItGoesOn(Clock step, absl::Time now, Effects* effects);
-  void SayWhereItGoesOnIfDue(absl::Time now, Effects* effects);
-  void AskForParameters(Clock clock, absl::Time now, Effects* effects);
-  void StepDone(double loss, absl::Time now, Effects* effects);
-  bool StopsAtNonfinite() const {
-    return options_.train.nonfinite() != config::Train::SKIP;
-  }
-  bool EvaluationIsDue() const;
-  void EvaluateIfDue(const Parameters& parameters, Effects* effects);
-  void StepByAllReduce(absl::Time now, Effects* effects);
-  void BeginConnecting(absl::Time now, Effects* effects);
-  void AbortGroupIfOver(Effects* effects) const;
-  void ReadShare(absl::Time now, Effects* effects);
-  void GoOnAfterGiving(absl::Time now, Effects* effects);
-  void ActWhenAcknowledged(absl::Time now, Effects* effects);
-  void Leave(absl::Time now, Effects* effects);
-  void BeChief(absl::Time now, Effects* effects);
-  void Notify(std::vector<wire::Call> calls, absl::Time now, Effects* effects);
-  // The training of these workers has diverged, at this clock: the job ends.
-  void StopDiverged(const std::string& why, const std::vector<int32_t>& workers,
-                    absl::Time now, Effects* effects);
-  // Tells the coordinator with this call, which is answered or not, and ends.
-  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
-                 Effects* effects);
-  void End(const absl::Status& why);
-  bool WaitsForOthers() const;
-  // This worker was given up, though it lives: says why, and ends.
-  void EndGivenUp(const std::string& why, Effects* effects);
-  std::string WhyRemoved(absl::Time now) const;
-  // Says for whom it waits when that has lasted for some leases, and then more
-  // and more rarely.
-  void SayForWhomItWaits(absl::Time now, Effects* effects);
-  // When it gives up waiting for others, if it does wait.
-  absl::Time Deadline() const {
-    return std::max(progress_at_, view_at_) + options_.wait_timeout;
-  }
   // At the beginning of OnTick(): time in which this worker itself did not run
   // is no time in which it waited.
   void Wake(absl::Time now);
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
-  // Says that the group was lost, if that was not said so far.
-  // Enough attempts in a row have failed: not as long as they may fail because
-  // of a server or a worker that has died and whose lease has not run out.
-  bool GivesUpConnecting(absl::Time now) const;
-  void TellGroupLost(Effects* effects);
-  bool Over() const { return ended() || state_ == State::kLeaving; }
-  std::string WaitingText(absl::Time now) const;
-  bool IsChief() const;
-  bool AllDone() const;
-  bool InGroup() const {
-    return state_ == State::kConnecting || state_ == State::kCatchingUp ||
-           state_ == State::kReducing;
-  }
-  bool elastic() const { return options_.member.join.has_elastic(); }
+  // Says for whom it waits when that has lasted for some leases, and then more
+  // and more rarely.
+  void SayForWhomItWaits(absl::Time now, Effects* effects);
+
+  void OnStepsDone(const WorkerParts& parts);
+  // Its steps are done, and its program has asked for what comes next.
+  void Leave(const WorkerParts& parts);
+  // In kDone: the chief concludes the job when all have left.
+  void ConcludeIfDue(const WorkerParts& parts);
+  void StopDiverged(const HasDiverged& how, const WorkerParts& parts);
+  // Tells the coordinator with this call, which is answered or not, and ends.
+  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
+                 Effects* effects);
+  void End(const absl::Status& why);
+  // This worker was given up, though it lives: says why, and ends.
+  void EndGivenUp(const std::string& why, Effects* effects);
+  std::string WhyRemoved(absl::Time now) const;
+
+  bool WaitsForOthers() const;
+  WorkerWhereabouts Whereabouts() const;
 
   const Options options_;
   const Rank rank_;
   MemberCore member_;
-  std::optional<ClientCore> client_;       // Once the job runs.
-  std::optional<PhaseFollower> follower_;  // Likewise.
+  WorkerSteps steps_;
   State state_ = State::kJoining;
-  absl::Status ending_;
-  Clock clock_ = 0;           // Steps completed; -1: the group knows.
-  uint64_t pull_id_ = 0;      // The pull that is waited for, or runs ahead.
-  bool wants_state_ = false;  // As soon as no other pull is under way.
-  uint64_t asked_state_ = 0;  // The pull for that, while it is not answered.
-  Clock pulled_own_ = 0;      // It has this worker's pushes before that clock.
-  Parameters parameters_;     // Of clock_.
-  std::vector<Version> versions_;  // Of the parameters that it computes at.
-  // Of the step that has begun without all parameters: which tables have come.
-  // Empty: no such step, or they have all come.
-  std::vector<bool> has_come_;
-  // Between two steps: where it has skipped clocks from, and to.
-  std::optional<std::pair<Clock, Clock>> skipped_;
-  // Elastic sampling: of the next step, or of the one that is done now.
-  std::optional<ExampleRange> examples_;
-  uint64_t lease_call_ = 0;  // Is not answered yet.
-  Clock skip_to_ = 0;        // There are none before; 0: nobody said so.
-  Clock asked_at_ = 0;       // For these.
-  bool none_now_ = false;    // Not before our last gradients have arrived.
-  int64_t given_ = 0;        // Ranges of examples,
-  int64_t done_ = 0;         // and those whose gradients have arrived.
-  Clock evaluated_ = 0;      // The last clock whose model was evaluated.
-  int32_t kept_cut_ = 0;     // The last one whose state was kept.
-  // The last one of which the program's state was kept, or is not wanted.
-  int32_t program_cut_ = 0;
-  bool kept_ = false;   // A model that meets a stop rule.
-  uint64_t group_ = 0;  // That it connects to, or is connected to.
-  std::vector<int32_t> group_ranks_;
-  bool loss_was_finite_ = true;  // Of the step before.
-  bool has_begun_ = false;       // With its first step.
-  bool asked_ = false;           // As OnAsked() says.
-  uint64_t gather_call_ = 0;     // Of the program, without an answer so far.
-  // Of the step that is to be said once there is one: until then the program is
-  // where it called.
-  std::optional<Clock> goes_on_at_;
-  bool own_values_ = false;  // As in Standing.
-  bool reducing_ = false;    // Has computed its part of the step.
-  // Its part of this step by all-reduce is computed, at the state that it has
-  // now; -1: of none.
-  Clock computed_ = -1;
-  int failed_connects_ = 0;              // In a row.
-  absl::Time failing_to_connect_since_;  // If there are some.
-  // The loss of a group, while it may be no more than the end of the job, which
-  // others may have heard of before; empty: none, or it was told.
-  std::string lost_group_;
-  absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
-  // Of Suspend() before it has joined; empty: nothing is to be asked then.
-  std::string suspends_when_joined_;
-  absl::Time give_up_joining_at_ = absl::InfiniteFuture();
-  uint64_t waited_view_ = 0;  // A newer one is waited for.
-  std::string waiting_for_;   // Completes "waits for ...".
+  absl::Status ending_;  // As ending() says.
+  Patience patience_;
+  Departure departure_;
+  Conclusion conclusion_;
+  Notices notices_;
+  std::deque<WorkerRequest> requests_;  // Empty between two events.
   Need need_ = Need::kNothing;
-  Change change_;
-  std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
-  uint64_t leave_call_ = 0;
-  run::Result result_;
-  absl::Time give_up_saving_at_ = absl::InfiniteFuture();
-  absl::Time save_again_at_ = absl::InfiniteFuture();
-  std::string save_failure_;
-  absl::Time give_up_leaving_at_ = absl::InfiniteFuture();
-  // A shard gave this incarnation up: the coordinator is asked, until then.
-  absl::Time fenced_until_ = absl::InfiniteFuture();
-  AwakeClock awake_;
-  absl::Time progress_at_;  // It came further itself.
-  absl::Time view_at_;      // It heard of something that changed.
-  uint64_t client_progress_ = 0;
-  // As a shard said last: for whom it waits, and that one's clock.
-  std::pair<std::optional<Rank>, Clock> waited_for_;
-  // When it looks next whether it waits for long, how long that must be to be
-  // said, and since when it had waited when it last said so.
-  absl::Time tell_at_ = absl::InfinitePast();
-  absl::Duration tell_after_;
-  absl::Time told_since_ = absl::InfinitePast();
   run::WorkerStats stats_;
   Counts counts_;
 };

@@ -38,7 +38,7 @@ std::optional<Session::Task> Session::Life::Next() {
     if (const std::optional<int32_t> cut = own_parts.Ask(); cut.has_value()) {
       bool last = false;
       loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-        last = core.clock() >= EndOf(core.view()->proto());
+        last = core.has_no_more_steps();
       });
       return Keep{.cut = *cut, .last = last};
     }
@@ -328,7 +328,11 @@ absl::Status Session::Life::FollowGroup() {
             ? step->by_all_reduce
             : held != nullptr &&
                   std::holds_alternative<WorkerCore::Reduce>(*held);
-    if (in_group && loop.view()->proto().group() != group_number) {
+    bool lost = false;
+    loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+      lost = core.step_is_lost();
+    });
+    if (in_group && lost) {
       step.reset();
       held = nullptr;
       GroupLost(absl::UnavailableError("the group of workers has changed"));
@@ -543,7 +547,6 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   const absl::Time start = loop.Now();
   DropGroup(absl::CancelledError("the group of workers has changed"));
   store.SetGroup(action.group);
-  group_number = action.group;
   const auto ring = [this] {
     return options.ring ? options.ring() : std::nullopt;
   };

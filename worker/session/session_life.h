@@ -175,7 +175,6 @@ struct Session::Life {
   // By all-reduce; the replica also until the servers have all of its state.
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
-  uint64_t group_number = 0;  // That one's, or the last one's.
   // To be performed by Next(): a collective has met it, or the program has
   // something to do before it.
   std::unique_ptr<const WorkerCore::Action> held;

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any
 
+from slackline import _core
 from slackline._loop import collectives
 from slackline._loop.place import Place
 from slackline._loop.worlds import World
@@ -72,12 +73,12 @@ class Gathers:
         """Where the script is, in terms that are the same for all workers."""
         place = self._place
         if not place.begun:
-            return 0
+            return _core.place_before_all
         if place.step is not None:
-            return 2 * place.step + 1
+            return _core.place_in_step(place.step)
         done = place.steps_done
         end = -(-done // place.steps_per_epoch) * place.steps_per_epoch
         if place.ahead is not None and place.ahead >= end:
             # The end of an epoch, whichever of its last steps this worker has done.
-            return 2 * end
-        return 2 * done
+            return _core.place_after_steps(end)
+        return _core.place_after_steps(done)

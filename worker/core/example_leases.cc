@@ -1,0 +1,61 @@
+#include "worker/core/example_leases.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+
+std::optional<wire::Call> ExampleLeases::Ask(const Place& place) {
+  if (HasForStep() || call_ != 0 || HasSkip(place.clock) ||
+      place.clock >= place.end) {
+    return std::nullopt;
+  }
+  if (!place.by_all_reduce) {
+    if (place.all_arrived) NoteArrived();
+    if (none_now_ && !place.all_arrived) return std::nullopt;
+  }
+  none_now_ = false;
+  asked_at_ = place.clock;
+  wire::Call call;
+  wire::Lease& lease = *call.mutable_lease();
+  lease.set_clock(place.clock);
+  lease.set_received(given_);
+  lease.set_done(done_);
+  lease.set_reduced(place.by_all_reduce);
+  return call;
+}
+
+absl::Status ExampleLeases::OnAnswer(const wire::CallReply& reply) {
+  call_ = 0;
+  if (reply.code() != wire::OK) {
+    return absl::InternalError(
+        absl::StrCat("the coordinator gives no examples: ", reply.error()));
+  }
+  if (reply.leased().has_examples()) {
+    const wire::Examples& examples = reply.leased().examples();
+    examples_ = {.epoch = examples.epoch(),
+                 .begin = examples.begin(),
+                 .end = examples.end()};
+    ++given_;
+  } else if (!reply.leased().has_skip_to()) {
+    none_now_ = true;
+  } else {
+    skip_to_ = std::min(reply.leased().skip_to(), kClockMax - 1);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<Clock> ExampleLeases::TakeSkip(Clock clock) {
+  const Clock wished = std::exchange(skip_to_, 0);
+  if (wished <= clock) return std::nullopt;
+  return wished;
+}
+
+std::optional<wire::Call> ExampleLeases::TellClock(Clock clock) {
+  if (!examples_.has_value() || clock <= asked_at_) return std::nullopt;
+  asked_at_ = clock;
+  wire::Call call;
+  call.mutable_has_examples()->set_clock(clock);
+  return call;
+}
+
+}  // namespace slackline

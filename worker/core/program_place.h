@@ -1,0 +1,68 @@
+// ProgramPlace: where a worker's program is, in the terms in which collectives
+// of the workers' programs find each other (server/coordinator/gathers.h), and
+// when the coordinator is told that it goes on elsewhere than at its next step.
+//
+// While a gather of the program has no answer, the program stands at that
+// gather; so what there is to be told waits until it is answered or given up.
+//
+// Deterministic state machine without I/O. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "common/ids.h"
+#include "proto/control.pb.h"
+
+namespace slackline {
+
+// Before the first batch.
+inline constexpr uint64_t kPlaceBeforeAll = 0;
+// In the step from `clock` to the clock after it.
+inline uint64_t PlaceInStep(Clock clock) {
+  return 2 * static_cast<uint64_t>(clock) + 1;
+}
+// Between two steps: after the one that has led to `clock`.
+inline uint64_t PlaceAfterSteps(Clock clock) {
+  return 2 * static_cast<uint64_t>(clock);
+}
+
+class ProgramPlace {
+ public:
+  // The program's next step is this one, and it does not come there from the
+  // step before, or has not begun. ToTell() has the call.
+  void GoOnAt(Clock step) {
+    has_begun_ = true;
+    goes_on_at_ = step;
+  }
+  // What to tell the coordinator now, once.
+  std::optional<wire::Call> ToTell() {
+    if (gather_call_ != 0 || !goes_on_at_.has_value()) return std::nullopt;
+    wire::Call call;
+    call.mutable_goes_on()->set_place(
+        PlaceInStep(*std::exchange(goes_on_at_, std::nullopt)));
+    return call;
+  }
+  // It was said once where this worker begins.
+  bool has_begun() const { return has_begun_; }
+
+  // The program has called a gather.
+  void OnGather(uint64_t call) { gather_call_ = call; }
+  // The call is answered, or nobody waits for its answer any more. Whether it
+  // was the gather; another call is not an error.
+  bool OnCallOver(uint64_t call) {
+    if (gather_call_ == 0 || call != gather_call_) return false;
+    gather_call_ = 0;
+    return true;
+  }
+
+ private:
+  uint64_t gather_call_ = 0;  // It has no answer so far; 0: there is none.
+  // The step at which the worker goes on, while the coordinator has not been
+  // told it yet.
+  std::optional<Clock> goes_on_at_;
+  bool has_begun_ = false;
+};
+
+}  // namespace slackline
