@@ -34,7 +34,7 @@ def main():
     args = parser.parse_args()
     if args.smoke:
         args.seeds = "1"
-        args.set += ["train.max_steps=20", "schedule.warmup_steps=0"]
+        args.set.append("train.max_steps=20")
 
     rows = []
     for mode in args.modes.split(","):

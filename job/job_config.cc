@@ -1,10 +1,8 @@
 #include "job/job_config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 
 #include "common/checkpoint/checkpoint_config.h"
 #include "common/compress/compression_config.h"
@@ -110,40 +108,6 @@ bool EvaluatesBeforeEnd(const config::ClusterConfig& config) {
   return !train.has_epochs() || train.eval_every_epochs() < train.epochs();
 }
 
-// Steps that each worker does at most, as far as the config alone says it;
-// nullopt: files of data, or the program of the workers, decide.
-std::optional<int64_t> StepsMax(const config::ClusterConfig& config) {
-  std::optional<int64_t> steps;
-  if (config.train().has_max_steps()) steps = config.train().max_steps();
-  const config::Data& data = config.data();
-  const int64_t of_all = int64_t{data.batch_size()} * WorkerCount(config);
-  if (config.has_model() && data.has_teacher_student() && of_all > 0 &&
-      data.sampling() != config::Data::ELASTIC) {
-    const double of_data =
-        config.train().epochs() *
-        static_cast<double>(data.teacher_student().train_examples() / of_all);
-    if (of_data >= 1 && of_data < static_cast<double>(kStepsMax)) {
-      steps =
-          std::min<int64_t>(steps.value_or(kStepsMax), std::llround(of_data));
-    }
-  }
-  return steps;
-}
-
-// A rate that only rises never reaches what the optimizer's is.
-void CheckWarmup(const config::ClusterConfig& config,
-                 const ConfigProblems& problems) {
-  const int64_t warmup = config.schedule().warmup_steps();
-  const std::optional<int64_t> steps = StepsMax(config);
-  if (!steps.has_value() || *steps < 1 || warmup <= *steps) return;
-  problems.Add("warmup_steps",
-               absl::StrCat("value is ", warmup, ", and the job has ", *steps,
-                            *steps == 1 ? " step" : " steps",
-                            " of each worker, so it would end before the "
-                            "learning rate is reached; at most ",
-                            *steps, " is required, or a longer job"));
-}
-
 void CheckParts(const config::ClusterConfig& config,
                 const ConfigProblems& problems) {
   const config::Sync& sync = config.sync();
@@ -161,7 +125,6 @@ void CheckParts(const config::ClusterConfig& config,
   if (config.has_optimizer() || config.has_model() || config.has_data())
     CheckOptimizer(config.optimizer(), problems.In("optimizer"));
   CheckSchedule(config.schedule(), problems.In("schedule"));
-  CheckWarmup(config, problems.In("schedule"));
   const ConfigProblems in_sync = problems.In("sync");
   CheckModes(sync, WorkerCount(config), in_sync);
   for (int i = 0; i < sync.stale_size(); ++i) {

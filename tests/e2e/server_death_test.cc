@@ -111,35 +111,6 @@ TEST_F(ServerDeath, Server0IsNamedByTheRun) {
               HasSubstr(absl::StrCat("the records end early, at step ", step)));
 }
 
-// Nobody writes how the job has ended: its processes end with it.
-TEST_F(ServerDeath, OfARunThatWasKilledStatusSaysWhatIsKnown) {
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", SmallJob()), arguments_);
-  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
-      << run->Output();
-  ASSERT_TRUE(WaitUntil(
-      kJobMax, [&] { return !ReadText(Path("run/metrics.jsonl")).empty(); }));
-  run->Signal(SIGKILL);
-  run->WaitText(kEndMax);
-  ExpectNoProcessLeft();
-  for (const char* const command : {"status", "open", "top"}) {
-    const std::unique_ptr<Process> tool =
-        StartTool(command, {command, Path("run"), "--timeout-ms=300"});
-    EXPECT_EQ(tool->WaitText(kJobMax),
-              command[0] == 's' ? "exited with code 6" : kFailed);
-    EXPECT_THAT(
-        tool->Output(),
-        AllOf(HasSubstr(absl::StrCat("the `slackline run` of ", Path("run"),
-                                     " has ended without summary.json")),
-              HasSubstr("killed by SIGKILL"),
-              HasSubstr("its records end at step "), HasSubstr("--new-run")));
-  }
-  const std::unique_ptr<Process> again = StartTool(
-      "again", {"run", Path("run/cluster.textproto"), "--out", Path("run")});
-  EXPECT_EQ(again->WaitText(kJobMax), kFailed);
-  EXPECT_THAT(again->Output(), HasSubstr("its `slackline run` was killed"));
-}
-
 TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {
   const std::string config = WriteWithPort("job.textproto", SmallJob());
   const std::vector<std::unique_ptr<Process>> members =

@@ -13,7 +13,6 @@
 #include "tools/cli/json.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/run/out_folder.h"
-#include "tools/cli/run/run_lock.h"
 #include "tools/cli/run/run_records.h"
 #include "tools/cli/run/summary_table.h"
 
@@ -175,21 +174,6 @@ TEST(RunRecordsTest, WhereThereAreNoneNothingIsSaid) {
   WriteFile(folder / "metrics.jsonl", "");
   EXPECT_EQ(PutRecordsOf(folder.string(), 0, &summary).records, 0);
   EXPECT_EQ(summary.ByteSizeLong(), 0);
-}
-
-TEST(RunLockTest, IsHeldAsLongAsWhoTookItLives) {
-  const fs::path folder = TestFolder();
-  const std::string file = (folder / "cluster.textproto").string();
-  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kUnknown);
-  WriteFile(file, "job: 'by-hand'\n");
-  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kUnknown);
-  WriteFile(file, std::string(kWrittenByRun) + "job.textproto\n");
-  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kGone);
-  {
-    const RunLock lock = RunLock::Take(file);
-    EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kLives);
-  }
-  EXPECT_EQ(RunLock::HolderOf(file), RunLock::Holder::kGone);
 }
 
 TEST(SummaryTest, ManyRunsMakeOneTable) {

@@ -430,11 +430,6 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NegativeWarmUp", "limits {",
                   "schedule { warmup_steps: -1 } limits {",
                   "c.txt:9:12: schedule.warmup_steps: value is -1; 0 to", ""},
-        ErrorCase{"WarmUpBeyondMaxSteps", "train { epochs: 2 }",
-                  "train { max_steps: 10 } schedule { warmup_steps: 11 }",
-                  "c.txt:8:36: schedule.warmup_steps: value is 11, and the job "
-                  "has 10 steps",
-                  "at most 10 is required, or a longer job"},
         ErrorCase{"StepScheduleWithoutPeriod", "limits {",
                   "schedule { step {} } limits {",
                   "c.txt:9:12: schedule.step.every_epochs: is missing",
@@ -1311,38 +1306,6 @@ TEST(ConfigErrorsTest, LinearRegressionHasNoAccuracyToStopAt) {
                      {"train {", "train { stop { test_accuracy: 0.5 } "}}))),
       ElementsAre(AllOf(HasSubstr("train.stop.test_accuracy: model.linear"),
                         HasSubstr("test_loss"))));
-}
-
-// ---- Warm-up ----------------------------------------------------------------
-
-// Two workers, with 100 examples in batches of 5: 10 steps an epoch.
-std::string WarmUpText(const std::string& warmup, const std::string& train) {
-  return absl::StrReplaceAll(
-      kMinimal,
-      {{"teacher_student {}", "teacher_student { train_examples: 100 }"},
-       {"batch_size: 16", "batch_size: 5"},
-       {"train { epochs: 2 }", absl::StrCat("schedule { warmup_steps: ", warmup,
-                                            " } train { ", train, " }")}});
-}
-
-TEST(ConfigWarmUpTest, IsNotLongerThanAJobWhoseLengthTheConfigSays) {
-  EXPECT_THAT(Errors(WarmUpText("30", "epochs: 3")), ElementsAre());
-  EXPECT_THAT(Errors(WarmUpText("31", "epochs: 3")),
-              ElementsAre(HasSubstr(
-                  "schedule.warmup_steps: value is 31, and the job has 30 "
-                  "steps of each worker")));
-  EXPECT_THAT(Errors(WarmUpText("5", "epochs: 3 max_steps: 4")),
-              ElementsAre(HasSubstr("at most 4 is required")));
-  // As --epochs does it.
-  EXPECT_THAT(Errors(WarmUpText("30", "epochs: 3"),
-                     {.mode = "", .sets = {"train.epochs=1"}}),
-              ElementsAre(HasSubstr("the job has 10 steps")));
-  // The files say how many examples there are.
-  EXPECT_THAT(
-      Errors(absl::StrReplaceAll(WarmUpText("1000000", "epochs: 1"),
-                                 {{"teacher_student { train_examples: 100 }",
-                                   "idx { folder: \"mnist\" }"}})),
-      ElementsAre());
 }
 
 // ---- Hosts ------------------------------------------------------------------

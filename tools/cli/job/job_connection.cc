@@ -1,23 +1,18 @@
 #include "tools/cli/job/job_connection.h"
 
 #include <filesystem>
-#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "job/job_config.h"
-#include "tools/cli/command_output.h"
-#include "tools/cli/job/find_run.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
 #include "tools/cli/launch/slurm_script.h"
-#include "tools/cli/run/given_config.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline {
@@ -90,50 +85,9 @@ std::string WhereLogsAre(const std::string& folder) {
                "where whoever started them has sent what they write to stderr";
 }
 
-// A config that leaves the port to `slackline run`; the default one is for
-// processes that are started by hand.
-bool NamesNoPort(const std::string& config) {
-  if (IsRunFolder(config)) return false;
-  RunOptions options;
-  options.config_path = config;
-  const std::optional<config::ClusterConfig> given = WhatIsGiven(options);
-  return given.has_value() &&
-         (!given->coordinator().has_port() || given->coordinator().port() == 0);
-}
-
-// What follows "no coordinator answered at ...". `runs`: of the job, with a
-// config that `any_port` says to name no port.
-std::string WhyNobodyAnswers(const std::string& path,
-                             const config::ClusterConfig& config, bool any_port,
-                             const std::vector<std::string>& runs) {
-  const std::string places = WhereItIsLookedFor(CoordinatorEndpoints(config));
-  if (IsRunFolder(path)) {
-    if (const std::string lost = LostRunText(path); !lost.empty())
-      return absl::StrCat("; ", lost);
-    return absl::StrCat(", and ", path,
-                        " has no summary.json: the job has not begun, or its "
-                        "processes were killed; ",
-                        WhereLogsAre(path), places);
-  }
-  if (any_port) {
-    return absl::StrCat(
-        ", where it is if the processes were started by hand: ", path,
-        " names no port, and `slackline run` takes any free one, which the "
-        "folder of the run has, as in `slackline status runs/NAME`",
-        runs.empty() ? ""
-                     : absl::StrCat("; these runs of the job go on: ",
-                                    absl::StrJoin(runs, ", ")));
-  }
-  return absl::StrCat(
-      "; one that `slackline run` has started has its address in the folder "
-      "of the run, as in `slackline status runs/NAME`",
-      places);
-}
-
 }  // namespace
 
-absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& given) {
-  JobOptions options = given;
+absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   if (HasEnded(options.config)) {
     SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(options.config));
     return absl::FailedPreconditionError(absl::StrCat(
@@ -144,20 +98,7 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& given) {
   absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(ClusterFileOf(options.config));
   if (!config.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        config.status().message(), MissingConfigHint(options.config)));
-  }
-  // `slackline run` has chosen the port, if it has begun the job.
-  const bool any_port = NamesNoPort(options.config);
-  std::vector<std::string> runs;
-  if (any_port) runs = RunningRunsOf(config->job());
-  if (runs.size() == 1) {
-    options.config = runs.front();
-    config = LoadJobConfig(ClusterFileOf(options.config));
-    if (!config.ok())
-      return absl::InvalidArgumentError(config.status().message());
-    Say(absl::StrCat(given.config, " names no port; its job runs in ",
-                     options.config));
+    return absl::InvalidArgumentError(config.status().message());
   }
   SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys,
                       KeyOfJob(options.key, options.config, *config));
@@ -169,7 +110,15 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& given) {
   if (absl::IsDeadlineExceeded(asked)) {
     return absl::DeadlineExceededError(absl::StrCat(
         asked.message(),
-        WhyNobodyAnswers(options.config, job.config(), any_port, runs)));
+        IsRunFolder(options.config)
+            ? absl::StrCat(
+                  ", and ", options.config,
+                  " has no summary.json: the job has not begun, or its "
+                  "processes were killed; ",
+                  WhereLogsAre(options.config))
+            : "; one that `slackline run` has started has its address in the "
+              "folder of the run, as in `slackline status runs/NAME`",
+        WhereItIsLookedFor(CoordinatorEndpoints(job.config()))));
   }
   SL_RETURN_IF_ERROR(asked);
   return job;

@@ -44,10 +44,9 @@ std::string WaitsInSlurm(const std::string& config);
 class JobConnection {
  public:
   // Asks for a first status, so that no other job at the same address is taken
-  // for this one. A config that names no port is that of the one run of its job
-  // below runs/ that goes on now, if there is one. InvalidArgument: the config
-  // cannot be used. FailedPrecondition: HasEnded(), or the coordinator at the
-  // only address is another job's. Else as CoordinatorClient::GetStatus().
+  // for this one. InvalidArgument: the config cannot be used.
+  // FailedPrecondition: HasEnded(), or the coordinator at the only address is
+  // another job's. Else as CoordinatorClient::GetStatus().
   static absl::StatusOr<JobConnection> Open(const JobOptions& options);
 
   // Asks for a new status; errors as above, and then the old one stays.

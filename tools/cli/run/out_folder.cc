@@ -20,7 +20,6 @@
 #include "tools/cli/job/reach.h"
 #include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/run_lock.h"
 
 namespace slackline {
 
@@ -128,13 +127,6 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
              (end.ok() && end->steps > 0)) {
     found.kind = end.ok() ? FoundRun::Kind::kFailed : FoundRun::Kind::kLost;
     if (end.ok()) found.reason = end->end.reason();
-  }
-  if (found.kind == FoundRun::Kind::kLost && !found.has_checkpoint &&
-      RunLock::HolderOf(absl::StrCat(out_dir, "/cluster.textproto")) ==
-          RunLock::Holder::kGone) {
-    found.reason =
-        "its `slackline run` was killed before it could write how the job "
-        "ended, and it has no checkpoint";
   }
   // Of its processes none is left, so its checkpoints are all that is.
   flags.from_checkpoint = found.why_other.empty() && found.has_checkpoint;

@@ -30,7 +30,6 @@
 #include "tools/cli/run/run_beginning.h"
 #include "tools/cli/run/run_end.h"
 #include "tools/cli/run/run_key.h"
-#include "tools/cli/run/run_lock.h"
 #include "tools/cli/run/running_job.h"
 #include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
@@ -100,20 +99,17 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
                          options.overrides.hosts_origin == kOnRay;
   std::optional<MetricsTargetsFile> metrics_targets;
-  std::optional<RunLock> lock;  // As long as this program follows the run.
   const auto write_config = [&]() -> absl::Status {
     metrics_targets.reset();
     SL_ASSIGN_OR_RETURN(MetricsTargetsFile targets,
                         MetricsTargetsFile::Write(config, out_dir));
     metrics_targets.emplace(std::move(targets));
-    SL_RETURN_IF_ERROR(WriteFileAtomically(
+    return WriteFileAtomically(
         cluster_file,
-        {absl::StrCat(kWrittenByRun, options.config_path,
+        {absl::StrCat("# Written by `slackline run` from ", options.config_path,
                       ": what was left out is filled in.\n",
                       any_port ? kAnyPort : "", any_hosts ? kAnyHosts : ""),
-         ToText(config)}));
-    lock.emplace(RunLock::Take(cluster_file));
-    return absl::OkStatus();
+         ToText(config)});
   };
   // Whoever finds the config looks for the key of the job beside it.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunKey> key,
