@@ -203,8 +203,8 @@ void ControlLoop::TryLinks() {
 
 void ControlLoop::OfferSeat() {
   if (!options_.offer_seat) return;
-  core_.SetHostsCoordinator(options_.offer_seat(
-      core_.MayHostCoordinator(options_.time.Now()), core_.run()));
+  core_.SetHostsCoordinator(
+      options_.offer_seat(core_.CandidacyAt(options_.time.Now())));
 }
 
 absl::Status ControlLoop::ReceiveFromShardThreads() {

@@ -48,9 +48,9 @@ class ControlLoop {
     // How the job has ended, once the coordinator in this process has told it
     // and is over: ServerCore::OnCoordinatorOver().
     std::function<std::optional<wire::JobEnd>()> coordinator_over;
-    // Told after each event whether a coordinator may come here, and the run
-    // that this server has joined (0: none yet). Returns whether one is here.
-    std::function<bool(bool may_come, uint64_t run)> offer_seat;
+    // Told after each event whether a coordinator may come here. Returns
+    // whether one is here.
+    std::function<bool(const ServerCore::Candidacy& candidacy)> offer_seat;
     // Whom coordinators in this process have refused, since it began; nullptr:
     // none can be here.
     std::function<run::Refusals()> coordinator_refused;

@@ -443,8 +443,10 @@ absl::Status Serve(const MemberFlags& flags,
     control.coordinator_failure = [&seat] { return seat->failure(); };
     control.coordinator_over = [&seat] { return seat->over(); };
     control.coordinator_refused = [&seat] { return seat->refused(); };
-    control.offer_seat = [&seat](bool may_come, uint64_t run) {
-      return seat->Offer({.may_host = may_come, .run = run});
+    control.offer_seat = [&seat](const ServerCore::Candidacy& candidacy) {
+      return seat->Offer({.may_host = candidacy.may_host,
+                          .leaves = candidacy.leaves,
+                          .run = candidacy.run});
     };
   }
   control.thread_failure = [&shard_threads] {

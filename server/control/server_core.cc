@@ -46,17 +46,19 @@ bool ServerCore::Draining() const {
   return member != nullptr && member->draining();
 }
 
-bool ServerCore::MayHostCoordinator(absl::Time now) const {
-  if (ended_ || exit_.has_value()) return false;
-  if (member_.incarnation() == 0) return options_.may_host_before_joining;
-  // While the job forms there is no view.
-  if (Ended(view())) return false;
-  // The coordinator answers each heartbeat. Who is about to leave lets the
-  // others go first, and does it if there is nobody else: without a coordinator
-  // it would wait for its own leave, and the job for ever.
-  const bool leaves = Draining() || retires_.has_value();
-  return member_.Silence(now) >
-         (leaves ? member_.lease() * 2 : member_.lease() / 2);
+ServerCore::Candidacy ServerCore::CandidacyAt(absl::Time now) const {
+  Candidacy candidacy{.run = member_.run()};
+  if (ended_ || exit_.has_value()) return candidacy;
+  if (member_.incarnation() == 0) {
+    candidacy.may_host = options_.may_host_before_joining;
+    return candidacy;
+  }
+  // While the job forms there is no view. The coordinator answers each
+  // heartbeat.
+  candidacy.may_host =
+      !Ended(view()) && member_.Silence(now) > member_.lease() / 2;
+  candidacy.leaves = Draining() || retires_.has_value();
+  return candidacy;
 }
 
 bool ServerCore::AllHaveSeenTheLastView() const {

@@ -126,9 +126,17 @@ class ServerCore {
   // Whether the coordinator is in this process; at first: it is not.
   void SetHostsCoordinator(bool hosts) { hosts_coordinator_ = hosts; }
   // Whether a coordinator may begin in this process, if the one before has
-  // died: none has been heard for half a lease, or for two if this server is to
-  // leave the job, and the job has not ended.
-  bool MayHostCoordinator(absl::Time now) const;
+  // died.
+  struct Candidacy {
+    // None is heard, and the job has not ended.
+    bool may_host = false;
+    // This server is to leave the job, so others that may come go first. It
+    // comes if there are none: without a coordinator nobody would ever be told
+    // to leave, and the job would wait for ever.
+    bool leaves = false;
+    uint64_t run = 0;  // That the server has joined; 0: none yet.
+  };
+  Candidacy CandidacyAt(absl::Time now) const;
   uint64_t run() const { return member_.run(); }  // As of MemberCore.
   Incarnation incarnation() const { return member_.incarnation(); }
 

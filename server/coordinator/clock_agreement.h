@@ -69,7 +69,8 @@ class ClockAgreement {
   // How far the shards of this server were when its threads had seen the view
   // of this number (run::ServerStats).
   void OnServer(int32_t server, uint64_t seen_view, Clock reached);
-  // All who are here are beyond whoever is gone: another phase is listed.
+  // Another phase is listed: all who are here have to get beyond whoever is
+  // gone.
   void ForgetTheGone() { gone_in_ = 0; }
 
   // The view has the wish.
@@ -92,7 +93,8 @@ class ClockAgreement {
 
   std::optional<Wish> wish_;
   std::map<Incarnation, Clock> limits_;  // Promises, to the open agreement.
-  // The first view without whoever has gone last; 0: nobody has in this phase.
+  // The first view without whoever has gone last; 0: nobody has since the last
+  // change of the mode was listed.
   uint64_t gone_in_ = 0;
   std::map<int32_t, Reached> servers_;  // By index.
 };

@@ -325,13 +325,17 @@ void GoOnWith(const KeptJob& job, CoordinatorCore::Options* options) {
   options->resume_folder = job.resume_folder;
 }
 
-absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
-    const KeepingOptions& options) {
+absl::StatusOr<bool> IsLed(const KeepingOptions& options) {
   EtcdStateStore::Options etcd = EtcdOptions(options);
   etcd.etcd.timeout = kLookTimeout;
-  SL_ASSIGN_OR_RETURN(const bool led, EtcdStateStore::IsLed(etcd));
+  return EtcdStateStore::IsLed(etcd);
+}
+
+absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
+    const KeepingOptions& options) {
+  SL_ASSIGN_OR_RETURN(const bool led, IsLed(options));
   if (led) return std::nullopt;
-  etcd = EtcdOptions(options);
+  EtcdStateStore::Options etcd = EtcdOptions(options);
   etcd.wait_max = absl::ZeroDuration();
   absl::StatusOr<std::unique_ptr<EtcdStateStore>> store =
       EtcdStateStore::Open(etcd);

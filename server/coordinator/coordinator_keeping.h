@@ -55,6 +55,9 @@ void GoOnWith(const KeptJob& job, CoordinatorCore::Options* options);
 absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
     const KeepingOptions& options);
 
+// Whether somebody leads in etcd. Errors of etcd, which is not waited for.
+absl::StatusOr<bool> IsLed(const KeepingOptions& options);
+
 // Whether the job in etcd runs, and had a coordinator not long ago. A server 0
 // that is started again may join it then, and need not wait until it is known
 // whether that still leads. False without etcd.

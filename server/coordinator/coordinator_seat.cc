@@ -12,6 +12,13 @@
 #include "common/thread_name.h"
 
 namespace slackline {
+namespace {
+
+// Of who is to leave: so often nobody led, one look after the other. In that
+// time every other server has looked, too.
+constexpr int kLooksOfOthers = 4;
+
+}  // namespace
 
 CoordinatorSeat::CoordinatorSeat(Transport& transport, const Options& options)
     : transport_(transport), options_(options) {}
@@ -101,12 +108,20 @@ void CoordinatorSeat::Run() {
     const Server server = server_;
     lock.Unlock();
     if (is_over) Leave();
-    if (may_come) Say(TakeOver(server));
+    if (!may_come) free_looks_ = 0;
+    if (may_come && IsItsTurn(server)) Say(TakeOver(server));
     lock.Lock();
     const auto next = SteadyDeadline(options_.look_every);
     while (!stopping_ && lock.WaitUntil(changed_, next)) {
     }
   }
+}
+
+bool CoordinatorSeat::IsItsTurn(const Server& server) {
+  if (!server.leaves) return true;
+  const absl::StatusOr<bool> led = IsLed(options_.keeping);
+  free_looks_ = led.ok() && !*led ? free_looks_ + 1 : 0;
+  return free_looks_ > kLooksOfOthers;
 }
 
 void CoordinatorSeat::Leave() {

@@ -49,6 +49,9 @@ class CoordinatorSeat {
   struct Server {
     // It hears no coordinator, and may have one.
     bool may_host = false;
+    // It is to leave the job: one comes here only if, for a while in which
+    // other servers have looked, nobody leads.
+    bool leaves = false;
     uint64_t run = 0;  // That it has joined; 0: none yet.
   };
   // Any thread. Returns whether a coordinator is here.
@@ -78,6 +81,8 @@ class CoordinatorSeat {
   // One that does not lead any more goes.
   void Leave();
   absl::Status TakeOver(const Server& server);
+  // Whether others had their turn. An error of etcd: they may have it yet.
+  bool IsItsTurn(const Server& server);
   // What has kept a coordinator from coming here, each time that it is another
   // one.
   void Say(const absl::Status& problem);
@@ -92,6 +97,7 @@ class CoordinatorSeat {
   // By those that have left.
   run::Refusals refused_ ABSL_GUARDED_BY(mutex_);
   std::string said_;    // By the thread.
+  int free_looks_ = 0;  // Of the thread, in a row: nobody led.
   std::thread thread_;  // Of StandBy().
 };
 

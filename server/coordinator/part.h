@@ -57,9 +57,10 @@ class CoordinatorPart {
   virtual void OnJoined(const Member&, CoordinatorEffects*) {}
   // The job begins to run: the view has its tables, members, phases and length.
   virtual void OnRunning(const Moment&, CoordinatorEffects*) {}
-  // A member is gone. The view has a worker no longer. A server is in it, for
-  // the part that gives its shards to others, unless the job forms, or has
-  // ended because nobody can replace the server.
+  // A member is gone. The view has a worker no longer, unless the job has
+  // ended: then it stays as it is. A server is in it, for the part that gives
+  // its shards to others, unless the job forms, or has ended because nobody can
+  // replace the server.
   virtual void OnGone(const GoneMember&, CoordinatorEffects*) {}
 
   // Draws the conclusions of what it has been told in this event, and of what

@@ -89,9 +89,11 @@ absl::Duration ThreadCpuTime() {
   return absl::DurationFromTimespec(time);
 }
 
-// A way that this process does not have is one that others do not take.
-void BindWithinHost(Transport& transport, Listener* peers,
-                    wire::Endpoints* endpoints) {
+// A way that this process does not have is one that others do not take. An
+// error if it is the one that `asked` demands.
+absl::Status BindWithinHost(Transport& transport,
+                            config::Limits::Transport asked, Listener* peers,
+                            wire::Endpoints* endpoints) {
   for (const std::string& endpoint : transport.EndpointsOfHost()) {
     const absl::StatusOr<std::string> bound = peers->Bind(endpoint);
     if (bound.ok()) {
@@ -99,10 +101,12 @@ void BindWithinHost(Transport& transport, Listener* peers,
       continue;
     }
     const EndpointKind* const kind = FindEndpointKind(endpoint);
+    if (kind != nullptr && kind->transport == asked) return bound.status();
     spdlog::warn("no {} with others on this host: {}",
                  std::string(kind == nullptr ? endpoint : kind->name),
                  std::string(bound.status().message()));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -122,8 +126,10 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
                              ? tcp
                              : TcpEndpoint(options.announced_host, port));
   endpoints.set_uid(geteuid());
-  if (options.transport != config::Limits::TCP)
-    BindWithinHost(transport, peers.get(), &endpoints);
+  if (options.transport != config::Limits::TCP) {
+    SL_RETURN_IF_ERROR(
+        BindWithinHost(transport, options.transport, peers.get(), &endpoints));
+  }
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Channel> control,
       transport.Connect(PeerOf(options.core.self), kControlEndpoint, {}));

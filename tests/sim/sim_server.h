@@ -137,8 +137,8 @@ class SimServer {
   bool joined() const { return core_.view() != nullptr; }
   // Of the ServerCore.
   void SetHostsCoordinator(bool hosts) { core_.SetHostsCoordinator(hosts); }
-  bool MayHostCoordinator() const {
-    return core_.MayHostCoordinator(machine_->now());
+  ServerCore::Candidacy Candidacy() const {
+    return core_.CandidacyAt(machine_->now());
   }
   bool has_run() const { return core_.run() != 0; }
   // It has ended because the coordinator did not hear it in time.

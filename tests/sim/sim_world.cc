@@ -276,12 +276,17 @@ void SimWorld::TakeOver() {
   if (!coordinator_->away()) return;
   const Scenario& scenario = context_.scenario;
   std::vector<int> may;
+  std::vector<int> may_last;  // They are to leave: CoordinatorSeat.
   for (int server = 0; server < scenario.servers; ++server) {
-    if (IsAlive(server) && servers_[server]->MayHostCoordinator() &&
-        !context_.machines[scenario.ServerNode(server)].stands_still()) {
-      may.push_back(server);
+    if (!IsAlive(server) ||
+        context_.machines[scenario.ServerNode(server)].stands_still()) {
+      continue;
     }
+    const ServerCore::Candidacy candidacy = servers_[server]->Candidacy();
+    if (candidacy.may_host)
+      (candidacy.leaves ? may_last : may).push_back(server);
   }
+  if (may.empty()) may = may_last;
   if (may.empty()) {
     // Whoever runs the job starts server 0 again.
     if (!IsAlive(0)) RestartServer(0, scenario.lease);

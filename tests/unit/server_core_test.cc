@@ -275,7 +275,7 @@ TEST_F(ServerCoreTest, WhereNobodyTakesItsShardsItAsksForACheckpointAndGoesOn) {
 
 // Whoever stays has the coordinator; but where all others are gone, who is to
 // leave has it, and so hears what becomes of the job.
-TEST_F(ServerCoreTest, WhoIsToLeaveHasTheCoordinatorIfNobodyElseHasIt) {
+TEST_F(ServerCoreTest, WhoIsToLeaveMayHaveTheCoordinatorAndSaysThatItLeaves) {
   for (const bool drained : {false, true}) {
     SCOPED_TRACE(drained);
     core_.emplace(options_);
@@ -285,13 +285,14 @@ TEST_F(ServerCoreTest, WhoIsToLeaveHasTheCoordinatorIfNobodyElseHasIt) {
     Join();
     draining_ = false;
     Receive(ViewOf(wire::RUNNING, 2));
-    EXPECT_FALSE(core_->MayHostCoordinator(now_ + kLease / 2));
-    EXPECT_TRUE(core_->MayHostCoordinator(now_ + kLease));
+    EXPECT_FALSE(core_->CandidacyAt(now_ + kLease / 2).may_host);
+    EXPECT_TRUE(core_->CandidacyAt(now_ + kLease).may_host);
+    EXPECT_FALSE(core_->CandidacyAt(now_ + kLease).leaves);
     draining_ = drained;
     if (drained) Receive(ViewOf(wire::RUNNING, 2));
     if (!drained) Retire();
-    EXPECT_FALSE(core_->MayHostCoordinator(now_ + 2 * kLease));
-    EXPECT_TRUE(core_->MayHostCoordinator(now_ + 3 * kLease));
+    EXPECT_TRUE(core_->CandidacyAt(now_ + kLease).may_host);
+    EXPECT_TRUE(core_->CandidacyAt(now_ + kLease).leaves);
   }
 }
 

@@ -3,9 +3,9 @@
 //
 // | state | ends with |
 // | --- | --- |
-// | not yet its turn | IsDue(): this worker is the chief, and all have done
-// their steps | | writes | OnSaveFailed(), or the result is told to the
-// coordinator | | waits to write again | SavesAgain() |
+// | not yet its turn | IsDue(): it is the chief, and all steps are done |
+// | writes | OnSaveFailed(), or the result is told to the coordinator |
+// | waits to write again | SavesAgain() |
 //
 // A model that cannot be written is tried again every `save_retry` until
 // `save_timeout` after the first failure. Deterministic state machine without

@@ -1,6 +1,6 @@
 // CutDuties: when a worker has to keep its part of a checkpoint: the state of
 // the steps by all-reduce, and its program's state. The worker's side of
-// docs/protocol-checkpoint.md.
+// docs/protocols/checkpoint.md.
 //
 // Of each cut a worker keeps each part at most once. Deterministic state
 // machine without I/O. Thread-compatible.

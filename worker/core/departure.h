@@ -1,13 +1,14 @@
 // Departure: how a worker leaves a job before its steps are done: what it still
 // waits for then, and for how long.
 //
-// | what has happened | what it waits for | then |
-// | --- | --- | --- |
-// | its machine will be taken away, before it has joined again | to join | it
-// asks for a checkpoint, or gives up | | a shard knows this incarnation no more
-// | the coordinator to say why | it was given up | | it has told the
-// coordinator why it leaves | the answer | it ends in any case | | it has told
-// the coordinator to stop the job | the job's end | it ends in any case |
+// - Its machine will be taken away, and it has not joined again yet: it waits
+//   to join. Then it asks for a checkpoint, or gives up.
+// - A shard knows this incarnation no more: it waits for the coordinator to say
+//   why. Then it was given up.
+// - It has told the coordinator why it leaves: it waits for the answer, and
+//   ends in any case.
+// - It has told the coordinator to stop the job: it waits for the job's end,
+//   and ends in any case.
 //
 // The caller does what is due and keeps the reason. Deterministic state machine
 // without I/O. Thread-compatible.

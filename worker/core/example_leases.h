@@ -1,6 +1,6 @@
 // ExampleLeases: where sampling is elastic, which examples the worker's next
 // step has, and what it asks the coordinator for them. The worker's side of
-// server/coordinator/lease_book.h; docs/sampling.md.
+// server/coordinator/lease_book.h; docs/manual/sampling.md.
 //
 // One question at a time. What the coordinator answers:
 //
@@ -8,8 +8,7 @@
 // | --- | --- |
 // | a range of examples | the next step has it: examples() |
 // | "none before clock c" | steps until c have none: TakeSkip() |
-// | "none now" | over servers, no question until this worker's last gradients
-// have arrived |
+// | "none now" | no question until this worker's last gradients are there |
 //
 // Each question says how many ranges the worker has received, and of how many
 // the gradients have arrived; the coordinator gives the others to somebody else

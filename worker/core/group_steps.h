@@ -5,10 +5,9 @@
 //
 // | state of the worker | comes with | ends with |
 // | --- | --- | --- |
-// | connects | ConnectTo() | OnCaughtUp() after the group agrees on a clock, or
-// OnConnectFailed() | | computes its part of a step | BeginStep() |
-// OnComputed() | | waits for the sum | OnComputed() | the step is done, or
-// OnLost() |
+// | connects | ConnectTo() | OnCaughtUp(), or OnConnectFailed() |
+// | computes its part of a step | BeginStep() | OnComputed() |
+// | waits for the sum | OnComputed() | the step is done, or OnLost() |
 //
 // A group that is lost while only the sum was missing does not cost the
 // gradients: HasComputed() says that they are there for the same step in the

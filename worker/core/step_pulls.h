@@ -6,12 +6,11 @@
 // parameters, or of the state that the program asked for. Parameters are asked
 // for in one of three ways:
 //
-// | when | so that |
-// | --- | --- |
-// | behind the gradients of the step before (AskBehindPushes()) | both
-// directions of a link are busy at once | | beside the computation of the step
-// before | they have come when that ends; they miss its gradients | | when they
-// are needed | |
+// - behind the gradients of the step before (AskBehindPushes()), so that both
+//   directions of a link are busy at once;
+// - beside the computation of the step before, so that they have come when that
+//   ends; they miss its gradients;
+// - when they are needed.
 //
 // Deterministic state machine over ClientCore, which it is given with each
 // call. Thread-compatible.

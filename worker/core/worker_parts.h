@@ -8,10 +8,12 @@
 // | StepPulls, StepTables | when parameters are asked for, and what has come |
 // | ExampleLeases | which examples a step has |
 // | GroupSteps | steps by all-reduce, and their group |
-// | Evaluations, CutDuties, ProgramPlace, ChangeTimes | what else is due
-// between two steps | | Conclusion | how the chief ends the job | | Departure |
-// how a worker leaves before the end | | Patience | how long it waits, and when
-// it says so | | Notices | what it tells the coordinator |
+// | Evaluations, CutDuties | what else is due between two steps |
+// | ProgramPlace, ChangeTimes | what else is due when the mode changes |
+// | Conclusion | how the chief ends the job |
+// | Departure | how a worker leaves before the end |
+// | Patience | how long it waits, and when it says so |
+// | Notices | what it tells the coordinator |
 //
 // What a part sends is never answered within the event, and a part calls no
 // other but those that it owns. What only the core can do a part asks for with

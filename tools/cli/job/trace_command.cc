@@ -80,6 +80,7 @@ absl::Status Trace(const TraceOptions& options) {
       absl::Milliseconds(forms ? job.config().limits().start_timeout_ms() : 0);
   absl::Time next_line = absl::InfinitePast();
   std::string cut_short;
+  bool by_user = false;
   while (!collection->over()) {
     const absl::StatusOr<bool> took = collection->TakePart(job.wait_max());
     if (!took.ok()) {
@@ -99,6 +100,7 @@ absl::Status Trace(const TraceOptions& options) {
     if (TimeSource().Now() > give_up) break;
     if (signals->Wait(kTraceLookEvery).all() > 0) {
       cut_short = "ended early by the user";
+      by_user = true;
       break;
     }
   }
@@ -106,7 +108,8 @@ absl::Status Trace(const TraceOptions& options) {
   SL_ASSIGN_OR_RETURN(const std::string text, collection->Finish());
   if (!cut_short.empty()) display.Print(cut_short);
   PrintResult(absl::StrCat(text, "\n"));
-  if (collection->worker_parts() > 0) return absl::OkStatus();
+  // Workers answer when the time is over.
+  if (collection->worker_parts() > 0 || by_user) return absl::OkStatus();
   const std::string missing = collection->Missing();
   return absl::DeadlineExceededError(absl::StrCat(
       "no worker has answered",

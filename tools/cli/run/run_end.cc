@@ -32,10 +32,13 @@ void PutLastCheckpoint(const config::ClusterConfig& config,
                        const std::string& out_dir, run::Summary* summary) {
   int64_t newest = -1;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           CheckpointRoot(config, out_dir), error)) {
-    const std::string folder = entry.path().string();
-    if (!IsCheckpointName(entry.path().filename().string())) continue;
+  // A disk that fails here ends the search, and nothing else.
+  std::filesystem::directory_iterator at(CheckpointRoot(config, out_dir),
+                                         error);
+  for (; !error && at != std::filesystem::directory_iterator();
+       at.increment(error)) {
+    const std::string folder = at->path().string();
+    if (!IsCheckpointName(at->path().filename().string())) continue;
     const absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(folder);
     if (!manifest.ok() || manifest->sequence() <= newest ||
         !HasRecordsOf(out_dir, manifest->run()).value_or(false)) {

@@ -16,11 +16,28 @@ namespace {
 
 using Json = nlohmann::json;
 
+// No record is as long.
+constexpr size_t kLineBytesMax = 1 << 20;
+
 // nullopt: it has no such number.
 std::optional<double> NumberIn(const Json& record, const char* name) {
   const auto found = record.find(name);
   if (found == record.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
+}
+
+// A line of at most kLineBytesMax; what is longer is passed over. False: there
+// is none any more.
+bool ReadLine(std::istream& in, std::string* line) {
+  line->clear();
+  bool any = false;
+  for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
+    any = true;
+    if (c == '\n') break;
+    if (line->size() <= kLineBytesMax) line->push_back(static_cast<char>(c));
+  }
+  if (line->size() > kLineBytesMax) line->clear();
+  return any;
 }
 
 struct LastOfWorker {
@@ -62,7 +79,7 @@ RecordsEnd PutRecords(std::istream& metrics, int64_t from_step,
   std::map<int64_t, LastOfWorker> workers;  // By rank.
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
-  for (std::string line; std::getline(metrics, line);) {
+  for (std::string line; ReadLine(metrics, &line);) {
     const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!record.is_object()) continue;
     const auto step = record.find("step");
@@ -84,8 +101,11 @@ RecordsEnd PutRecords(std::istream& metrics, int64_t from_step,
       }
       continue;
     }
+    const auto rank = record.find("rank");
     LastOfWorker& last =
-        workers[static_cast<int64_t>(NumberIn(record, "rank").value_or(0))];
+        workers[rank != record.end() && rank->is_number_integer()
+                    ? rank->get<int64_t>()
+                    : 0];
     examples += NumberIn(record, "examples_per_second").value_or(0) *
                 std::max(0.0, *seconds - last.seconds);
     last.seconds = std::max(last.seconds, *seconds);
