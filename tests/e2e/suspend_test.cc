@@ -229,8 +229,10 @@ TEST_F(Suspend, ASecondOneEndsItAtOnce) {
   EXPECT_THAT(
       run->Output(),
       AllOf(HasSubstr("SIGTERM again: stopping the job without a checkpoint"),
-            EndsWith(absl::StrCat("/logs): ", why,
-                                  "\nit has no checkpoint of its own; to begin "
+            HasSubstr(absl::StrCat("/logs): ", why, "\nwhat ", Path("run"),
+                                   " has: no model; records in metrics.jsonl "
+                                   "up to step ")),
+            EndsWith(absl::StrCat("\nit has no checkpoint of its own; to begin "
                                   "again: ",
                                   next, "\n"))));
   EXPECT_THAT(

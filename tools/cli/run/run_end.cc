@@ -82,7 +82,10 @@ absl::Status WriteShortSummary(const std::string& folder,
   summary.set_servers(static_cast<int32_t>(ServerProcesses(config).size()));
   PutLastCheckpoint(config, folder, &summary);
   // Before its first step the folder has those of the run that it goes on from.
-  const RecordsEnd end = steps > beginning.clock()
+  // Of a run that goes on from none all are its own, also where it was over
+  // before anybody had heard of a step.
+  const bool has_own = beginning.folder().empty() || steps > beginning.clock();
+  const RecordsEnd end = has_own
                              ? PutRecordsOf(folder, beginning.clock(), &summary)
                              : RecordsEnd();
   if (end.records > 0) {
