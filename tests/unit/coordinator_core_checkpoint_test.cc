@@ -1129,6 +1129,7 @@ TEST_F(CheckpointTest, AWorkerThatDiesHoldsNothingUp) {
   AskCheckpoint(100);
   Promise(0, 12);
   Pass(absl::Seconds(7), {Worker(1)});
+  TellReached(5);
   EXPECT_EQ(ViewNow().cut().clock(), 12);
   EXPECT_TRUE(GiveAllParts().complete.has_value());
 }

@@ -157,6 +157,18 @@ CoordinatorCore::Effects PlacementTest::Tell(int server,
   return Send(Server(server), message);
 }
 
+CoordinatorCore::Effects PlacementTest::TellReached(Clock reached) {
+  run::ServerStats stats;
+  stats.set_seen_view(ViewNow().number());
+  stats.set_reached_clock(reached);
+  CoordinatorCore::Effects effects;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    stats.set_index(static_cast<int32_t>(i));
+    effects = Tell(static_cast<int>(i), stats);
+  }
+  return effects;
+}
+
 run::ServerStats PlacementTest::LostOnItsWay(int shard, int target) {
   run::ServerStats stats;
   run::HandOverState& lost = *stats.add_hand_over();

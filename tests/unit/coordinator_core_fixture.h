@@ -176,6 +176,9 @@ class PlacementTest : public CoordinatorCoreTest {
   static void Rebalancing(wire::Call& call) { call.mutable_rebalance(); }
 
   CoordinatorCore::Effects Tell(int server, const run::ServerStats& stats);
+  // Every server says that its threads have seen the view, and that no gradient
+  // there is of this clock or a later one. What comes of the last one.
+  CoordinatorCore::Effects TellReached(Clock reached);
   // Of the source of the view's first move: the target is dead, and the shard
   // with it.
   run::ServerStats LostOnItsWay(int shard, int target);
