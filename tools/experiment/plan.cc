@@ -403,8 +403,9 @@ class Expansion {
       absl::StatusOr<config::ClusterConfig> changed = ParseJobConfig(
           ToText(config), absl::StrCat("the config of ", draft.name),
           {.mode = "", .sets = sets});
-      if (changed.ok()) config = *std::move(changed);
-      return changed.status();
+      if (!changed.ok()) return changed.status();
+      config = *std::move(changed);
+      return absl::OkStatus();
     };
     const experiment::Tune& tune = experiment_.tune();
     if (tries) {

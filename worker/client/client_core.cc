@@ -196,8 +196,9 @@ void ClientCore::Add(PushEntry entry) {
   entry.seq = sequences_.Next(entry.shard);
   counts_.Pushed(entry.bytes());
   const TableId table = view().shard(ShardId{entry.shard}).table;
-  links_.Touch(routes_.OwnerOf(entry.shard), options_, routes_)
-      .Add(std::move(entry), table, options_);
+  ClientLink& link =
+      links_.Touch(routes_.OwnerOf(entry.shard), options_, routes_);
+  link.Add(std::move(entry), table, options_);
 }
 
 void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,

@@ -29,8 +29,8 @@ Trainer::Trainer(int compute_threads, const DataSplit* data, Sampler* sampler,
 
 absl::Status Trainer::Run() {
   while (const std::optional<Session::Task> task = session_.Next()) {
-    const absl::Status done =
-        std::visit([this](const auto& what) { return Perform(what); }, *task);
+    const absl::Status done = std::visit(
+        [this](const auto& what) { return this->Perform(what); }, *task);
     // Without effect if that is only what ends the worker anyhow.
     if (!done.ok()) session_.Fail(done);
   }

@@ -79,17 +79,15 @@ zmq::message_t CopiedFrame(absl::Span<const Payload> payloads, size_t bytes) {
 void TakePayloads(zmq::message_t&& frame, absl::Span<const size_t> sizes,
                   std::vector<Payload>* payloads) {
   const size_t bytes = frame.size();
+  const auto* begin = static_cast<const std::byte*>(frame.data());
   Payload whole;
   if (bytes >= kZeroCopyBytes) {
     // The pointer is taken where the frame stays, since moving a frame may move
     // its bytes.
     auto owner = std::make_unique<zmq::message_t>(std::move(frame));
-    const void* const data = owner->data();
-    whole = Payload::Wrap(data, bytes, std::move(owner));
+    begin = static_cast<const std::byte*>(owner->data());
+    whole = Payload::Wrap(begin, bytes, std::move(owner));
   }
-  const std::byte* const begin =
-      whole.empty() ? static_cast<const std::byte*>(frame.data())
-                    : whole.data();
   size_t offset = 0;
   for (const size_t size : sizes) {
     const bool small = size < kZeroCopyBytes || size < bytes / kKeptTimesMax;

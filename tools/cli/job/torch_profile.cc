@@ -77,7 +77,7 @@ class Profile {
         const double took = event.took_micros * 1e3;
         // Not "<": NaN is outside, too.
         if (!(begun >= 0 && took >= 0 &&
-              begun + took <= static_cast<double>(kTimelineNanosMax / 2))) {
+              begun + took <= static_cast<double>(kTimelineNanosMax) / 2)) {
           continue;
         }
         to.events.push_back({.name = first_name + event.name,
