@@ -13,10 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
-#include "common/cut.h"
 #include "common/ids.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -76,7 +76,7 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
   if (!json.is_object()) return bad("it is not a JSON map");
   const std::string name = StringIn(json, kCheckpointKey);
   if (!IsCheckpointName(name)) {
-    return bad(kCheckpointKey, " is '", Cut(name, kBestNameBytesShown),
+    return bad(kCheckpointKey, " is '", Shortened(name, kBestNameBytesShown),
                "', which is no name of a checkpoint");
   }
   const std::optional<int64_t> clock = ClockIn(json, kClockKey);
@@ -87,7 +87,7 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
   const std::string measure = StringIn(json, kMeasureKey);
   if (measure != MeasureName(config::Checkpoint::ACCURACY) &&
       measure != MeasureName(config::Checkpoint::LOSS)) {
-    return bad(kMeasureKey, " is '", Cut(measure, kBestNameBytesShown),
+    return bad(kMeasureKey, " is '", Shortened(measure, kBestNameBytesShown),
                "', and not accuracy or loss");
   }
   const auto value = json.find(kValueKey);

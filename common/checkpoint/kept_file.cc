@@ -14,9 +14,9 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
 #include "common/config/bounds.h"
-#include "common/cut.h"
 #include "common/io/atomic_file.h"
 #include "common/io/state_hash.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -127,7 +127,7 @@ absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
 std::string WhyNoKept(const checkpoint::Kept& kept) {
   const std::string& file = kept.file();
   const std::string name =
-      absl::StrCat("state '", Cut(file, kKeptNameBytesShown), "'");
+      absl::StrCat("state '", Shortened(file, kKeptNameBytesShown), "'");
   if (file.size() > kKeptNameBytesMax || file == "." || file == ".." ||
       file.find_first_of({"/\0", 2}) != std::string::npos) {
     return absl::StrCat(name, ": the name of a file in the folder, of at most ",
@@ -192,7 +192,8 @@ absl::StatusOr<WorkerState> FindKept(const std::string& folder,
   if (const std::string sha256 = ManifestSha256(*manifest);
       sha256 != manifest_sha256) {
     return failed(folder, "/", kManifestFile, " has the sha256 ", sha256,
-                  ", and that of the servers has ", Cut(manifest_sha256, 64));
+                  ", and that of the servers has ",
+                  Shortened(manifest_sha256, 64));
   }
   for (const checkpoint::Kept& kept : manifest->kept()) {
     if (kept.rank() != rank) continue;

@@ -11,12 +11,12 @@
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
 #include "common/config/bounds.h"
-#include "common/cut.h"
 #include "common/ids.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
 #include "common/io/sha256.h"
 #include "common/optim/optimizer.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -39,8 +39,8 @@ int64_t ElementsOf(const checkpoint::Table& table) {
 }
 
 std::string WhyNoTable(const checkpoint::Table& table) {
-  const std::string name =
-      absl::StrCat("table '", Cut(table.name(), kManifestNameBytesShown), "'");
+  const std::string name = absl::StrCat(
+      "table '", Shortened(table.name(), kManifestNameBytesShown), "'");
   if (table.name().size() > kTableNameBytesMax) {
     return absl::StrCat(name, " has a name of ", table.name().size(),
                         " bytes; at most ", kTableNameBytesMax, " are allowed");
@@ -131,12 +131,12 @@ absl::StatusOr<checkpoint::Manifest> ParseManifest(const std::string& path,
   const auto parsed =
       google::protobuf::util::JsonStringToMessage(text, &manifest, options);
   if (!parsed.ok()) {
-    return bad(absl::StrCat("is damaged: ", Cut(parsed.ToString(), 256)));
+    return bad(absl::StrCat("is damaged: ", Shortened(parsed.ToString(), 256)));
   }
   if (const std::string of_content = ManifestSha256(manifest);
       of_content != sha256) {
     return bad(absl::StrCat("its content has the sha256 ", of_content,
-                            ", and it says ", Cut(sha256, 64),
+                            ", and it says ", Shortened(sha256, 64),
                             "; the file is damaged or has been edited"));
   }
   if (const std::string why = WhyNoManifest(manifest); !why.empty())
@@ -157,7 +157,8 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   for (const checkpoint::Table& table : manifest.table()) {
     if (std::string why = WhyNoTable(table); !why.empty()) return why;
     if (!tables.insert(table.name()).second) {
-      return absl::StrCat("table '", Cut(table.name(), kManifestNameBytesShown),
+      return absl::StrCat("table '",
+                          Shortened(table.name(), kManifestNameBytesShown),
                           "' is there twice");
     }
   }
@@ -166,7 +167,8 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   for (const checkpoint::Part& part : manifest.part()) {
     if (std::string why = WhyNoPart(part); !why.empty()) return why;
     if (!files.insert(part.file()).second) {
-      return absl::StrCat("part '", Cut(part.file(), kManifestNameBytesShown),
+      return absl::StrCat("part '",
+                          Shortened(part.file(), kManifestNameBytesShown),
                           "': the name is taken");
     }
   }
@@ -175,7 +177,8 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
     if (std::string why = WhyNoKept(kept); !why.empty()) return why;
     for (const std::string* file : {&kept.file(), &kept.residuals().file()}) {
       if (!file->empty() && !files.insert(*file).second) {
-        return absl::StrCat("state '", Cut(*file, kManifestNameBytesShown),
+        return absl::StrCat("state '",
+                            Shortened(*file, kManifestNameBytesShown),
                             "': the name is taken");
       }
     }

@@ -19,10 +19,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/config/bounds.h"
-#include "common/cut.h"
 #include "common/io/atomic_file.h"
 #include "common/io/safetensors.h"
 #include "common/io/state_hash.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -194,7 +194,7 @@ absl::StatusOr<checkpoint::Part> WritePart(
 std::string WhyNoPart(const checkpoint::Part& part) {
   const std::string& file = part.file();
   const std::string name =
-      absl::StrCat("part '", Cut(file, kTensorNameBytesShown));
+      absl::StrCat("part '", Shortened(file, kTensorNameBytesShown));
   if (file.empty() || file.size() > kPartNameBytesMax || file == "." ||
       file == ".." || file.find_first_of({"/\0", 2}) != std::string::npos) {
     return absl::StrCat(name, "': the name of a file in the folder, of 1 to ",
@@ -266,9 +266,9 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
   for (const TensorPlace& tensor : header.tensors) {
     const int64_t offset = static_cast<int64_t>(bytes.size() + tensor.begin);
     const auto bad = [&](absl::string_view what) {
-      return absl::DataLossError(
-          absl::StrCat(path_, ": offset ", offset, ": tensor '",
-                       Cut(tensor.name, kTensorNameBytesShown), "': ", what));
+      return absl::DataLossError(absl::StrCat(
+          path_, ": offset ", offset, ": tensor '",
+          Shortened(tensor.name, kTensorNameBytesShown), "': ", what));
     };
     if (pieces_.empty() ||
         tensor.name != TensorName(name, pieces_.back().slots)) {
@@ -338,7 +338,7 @@ absl::Status PartFile::Damaged(const Piece& piece, uint64_t hash) const {
       "%s: bytes [%d, %d), shard %s: have the hash %016x, and the header says "
       "%016x; the file is damaged",
       path_, piece.offset, piece.offset + bytes,
-      Cut(PieceName(piece), kTensorNameBytesShown), hash, piece.hash));
+      Shortened(PieceName(piece), kTensorNameBytesShown), hash, piece.hash));
 }
 
 absl::Status PartFile::Check(const Piece& piece) const {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/manifest.h"
-#include "common/cut.h"
 #include "common/io/state_hash.h"
 #include "common/optim/optimizer.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -18,8 +18,8 @@ constexpr size_t kTableNameBytesShown = 64;  // In errors.
 constexpr int64_t kFloatBytes = sizeof(float);
 
 std::string RangeText(const std::string& table, int64_t begin, int64_t end) {
-  return absl::StrCat(Cut(table, kTableNameBytesShown), "[", begin, ", ", end,
-                      ")");
+  return absl::StrCat(Shortened(table, kTableNameBytesShown), "[", begin, ", ",
+                      end, ")");
 }
 
 }  // namespace
@@ -130,8 +130,8 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
     bool with_slots) const {
   const auto found = tables_.find(table);
   if (found == tables_.end()) {
-    return absl::NotFoundError(absl::StrCat(folder_, " has no table ",
-                                            Cut(table, kTableNameBytesShown)));
+    return absl::NotFoundError(absl::StrCat(
+        folder_, " has no table ", Shortened(table, kTableNameBytesShown)));
   }
   const Pieces& pieces = found->second;
   if (begin < 0 || begin >= end || end > pieces.elements) {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"
 
@@ -27,7 +27,7 @@ std::string ValueText(const Message& of, const FieldDescriptor* field,
   absl::StripTrailingAsciiWhitespace(&text);
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)
     text = absl::StrCat("{ ", text, text.empty() ? "}" : " }");
-  return Cut(text, kValueBytesMax);
+  return Shortened(text, kValueBytesMax);
 }
 
 // Of a choice: which branch it is, and its value.

@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/config/bounds.h"
-#include "common/cut.h"
 #include "common/rng.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -61,7 +61,7 @@ absl::StatusOr<int64_t> WholeNumber(const nlohmann::json& value,
   const int64_t number = fits ? value.get<int64_t>() : 0;
   if (fits && number >= low && number <= high) return number;
   return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", Cut(value.dump(), kShownBytes),
+      absl::StrCat(field, ": ", Shortened(value.dump(), kShownBytes),
                    " is no whole number in [", low, ", ", high, "]"));
 }
 

@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 
 namespace slackline {
 namespace {
@@ -21,7 +21,7 @@ constexpr size_t kPlaceNameBytesMax = 80;
 
 // Python writes ASCII, and other characters as escapes.
 std::string NameOf(absl::string_view text) {
-  std::string name = Cut(text, kPythonNameBytesMax);
+  std::string name = Shortened(text, kPythonNameBytesMax);
   absl::c_replace_if(
       name, [](char c) { return !absl::ascii_isprint(c); }, '?');
   return name;
@@ -86,9 +86,9 @@ std::string PlaceText(const PythonFrame& frame) {
   const std::string name =
       slash == std::string::npos ? frame.file : frame.file.substr(slash + 1);
   return absl::StrCat(
-      Cut(name, kPlaceNameBytesMax), " line ",
+      Shortened(name, kPlaceNameBytesMax), " line ",
       frame.line > 0 ? absl::StrCat(frame.line) : std::string("?"), ", in ",
-      Cut(frame.function, kPlaceNameBytesMax));
+      Shortened(frame.function, kPlaceNameBytesMax));
 }
 
 }  // namespace

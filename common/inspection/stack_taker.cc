@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/cut.h"
 #include "common/inspection/proc.h"
+#include "common/shortened.h"
 #include "common/thread_name.h"
 
 namespace slackline {
@@ -284,9 +284,9 @@ wire::Stacks StackTaker::Take() {
   }
   wire::Stacks stacks;
   stacks.set_where(where);
-  stacks.set_text(
-      Cut(absl::StrCat(main_text, children_text, TasksText(self), others_text),
-          kTextBytesMax - 3));
+  stacks.set_text(Shortened(
+      absl::StrCat(main_text, children_text, TasksText(self), others_text),
+      kTextBytesMax - 3));
   return stacks;
 }
 

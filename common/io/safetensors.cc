@@ -20,10 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/cut.h"
 #include "common/floats/half.h"
 #include "common/io/atomic_file.h"
 #include "common/io/sha256.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
 
@@ -65,10 +65,10 @@ std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
 // Bytes of an element; 0: no type of the format.
 size_t SizeOfType(absl::string_view type) {
   static constexpr std::pair<absl::string_view, size_t> kTypes[] = {
-      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
-      {"U16", 2},  {"I16", 2},  {"F16", 2}, {"BF16", 2},    {"U32", 4},
-      {"I32", 4},  {"F32", 4},  {"U64", 8}, {"I64", 8},     {"F64", 8},
-      {"C64", 8}};
+      {"BOOL", 1},    {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1},
+      {"F8_E5M2", 1}, {"U16", 2}, {"I16", 2}, {"F16", 2},
+      {"BF16", 2},    {"U32", 4}, {"I32", 4}, {"F32", 4},
+      {"U64", 8},     {"I64", 8}, {"F64", 8}, {"C64", 8}};
   for (const auto& [name, size] : kTypes) {
     if (name == type) return size;
   }
@@ -150,7 +150,7 @@ absl::StatusOr<TensorPlace> ParsePlace(const std::string& path,
                                      place.end - place.begin)) {
     return Corrupt(
         path, absl::StrCat(tensor, ": shape ", ShapeText(place.shape), " of ",
-                           Cut(place.type, kTypeBytesShown),
+                           Shortened(place.type, kTypeBytesShown),
                            " does not make the ", place.end - place.begin,
                            " bytes at offset ", place.begin));
   }
@@ -224,7 +224,7 @@ absl::Status CheckFloat32(const std::string& path,
     if (tensor.type == "F32") continue;
     return absl::UnimplementedError(
         absl::StrCat(path, ": tensor '", tensor.name, "': type ",
-                     Cut(tensor.type, kTypeBytesShown),
+                     Shortened(tensor.type, kTypeBytesShown),
                      " is not supported, only F32 is; convert it first"));
   }
   return absl::OkStatus();
@@ -396,7 +396,7 @@ absl::StatusOr<Tensor> SafetensorsReader::ReadFloats(
   const std::string name = absl::StrCat("tensor '", place.name, "'");
   if (!IsFloat(place.type)) {
     return absl::UnimplementedError(absl::StrCat(
-        path_, ": ", name, ": type ", Cut(place.type, kTypeBytesShown),
+        path_, ": ", name, ": type ", Shortened(place.type, kTypeBytesShown),
         " cannot be read as float32; F32, F16, BF16 and F64 can"));
   }
   const size_t size = SizeOfType(place.type);

@@ -6,9 +6,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/cut.h"
 #include "common/endpoint.h"
 #include "common/membership/refused.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -517,7 +517,7 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
 }
 
 void MemberCore::Fence(const std::string& why, Effects* effects) {
-  why_removed_ = Cut(why, kWhyBytesMax);
+  why_removed_ = Shortened(why, kWhyBytesMax);
   effects->fenced = true;
 }
 

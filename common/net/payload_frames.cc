@@ -57,7 +57,7 @@ void WritePayloadSizes(absl::Span<const Payload> payloads, std::byte* out) {
   for (const Payload& payload : payloads) write(payload.size());
 }
 
-absl::Status FrameCutter::TakeSizes(size_t payloads_max,
+absl::Status FrameSlicer::TakeSizes(size_t payloads_max,
                                     absl::Span<const std::byte>* header) {
   if (header->empty() || header->front() != kSizesMark) return absl::OkStatus();
   told_ = true;
@@ -79,7 +79,7 @@ absl::Status FrameCutter::TakeSizes(size_t payloads_max,
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const size_t>> FrameCutter::Cut(size_t bytes) {
+absl::StatusOr<absl::Span<const size_t>> FrameSlicer::Slice(size_t bytes) {
   if (!told_) {
     whole_ = bytes;
     return absl::MakeConstSpan(&whole_, 1);
@@ -97,7 +97,7 @@ absl::StatusOr<absl::Span<const size_t>> FrameCutter::Cut(size_t bytes) {
   return absl::MakeConstSpan(sizes_).subspan(first, next_ - first);
 }
 
-absl::Status FrameCutter::End() const {
+absl::Status FrameSlicer::End() const {
   if (!told_ || next_ == sizes_.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("message with ", next_, " of the ", sizes_.size(),

@@ -46,7 +46,7 @@ size_t PayloadSizesBytes(size_t payloads);
 void WritePayloadSizes(absl::Span<const Payload> payloads, std::byte* out);
 
 // Tells which payloads the frames of a received message have.
-class FrameCutter {
+class FrameSlicer {
  public:
   // Takes the sizes, if there are any, off the front of a header frame.
   // InvalidArgument, fit for an ErrorReply: they make no sense, or are more
@@ -55,7 +55,7 @@ class FrameCutter {
                          absl::Span<const std::byte>* header);
   // The sizes of the payloads in a frame of `bytes`; valid until the next call.
   // Error as above.
-  absl::StatusOr<absl::Span<const size_t>> Cut(size_t bytes);
+  absl::StatusOr<absl::Span<const size_t>> Slice(size_t bytes);
   // Error, as above, if there should have been more.
   absl::Status End() const;
 
@@ -63,7 +63,7 @@ class FrameCutter {
   bool told_ = false;
   std::vector<size_t> sizes_;  // As told.
   size_t next_ = 0;            // Of sizes_.
-  size_t whole_ = 0;           // Not told: of the frame that was cut last.
+  size_t whole_ = 0;           // Not told: of the frame that was sliced last.
 };
 
 }  // namespace slackline

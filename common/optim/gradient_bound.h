@@ -4,7 +4,7 @@
 // it: rms = sqrt(sum of g[i]^2 / n) over the n elements of the shard. A shard
 // is all that a server sees of a gradient; unlike the norm, which grows with
 // the square root of n, the root mean square says the same of shards of any
-// size, and the parts of a shard that is cut in two have about that of the
+// size, and the parts of a shard that is split in two have about that of the
 // whole.
 //
 // Two bounds, each of which may be absent:

@@ -10,7 +10,7 @@
 //
 // Every operation on an element is rounded to float by itself, in a fixed
 // order, without fused multiply-add. So an element gets the same bits wherever
-// a table is cut into shards, at any alignment, in place or not, and on
+// a table is split into shards, at any alignment, in place or not, and on
 // machines with vectors of any width.
 #pragma once
 

@@ -5,8 +5,8 @@
 // each. There, of a gradient g: tau is the number of updates that it misses, W
 // the number of workers, w the parameters now, w_then those that it was
 // computed from. All but the rates are element by element, so results do not
-// depend on how a table is cut into shards. An update has the rate r / W unless
-// a rule says otherwise.
+// depend on how a table is split into shards. An update has the rate r / W
+// unless a rule says otherwise.
 #pragma once
 
 #include <cstddef>

@@ -8,10 +8,10 @@
 
 #include "absl/time/time.h"
 #include "common/config/cluster_config.h"
-#include "common/cut.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "common/process/join_request.h"
+#include "common/shortened.h"
 #include "common/time/time_source.h"
 
 namespace slackline {
@@ -91,7 +91,7 @@ void TellCannotJoin(Transport& network, wire::JoinRequest::Role role, int index,
   cannot.set_index(index);
   cannot.set_host(host);
   cannot.set_pid(getpid());
-  cannot.set_reason(Cut(why.message(), kReasonBytesMax));
+  cannot.set_reason(Shortened(why.message(), kReasonBytesMax));
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = index,
                     .instance = RandomToken()};

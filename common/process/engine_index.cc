@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -48,7 +48,7 @@ absl::StatusOr<EngineIndex> NumberOfEngine(const EngineFacts& facts) {
     const auto variable = facts.environment.find(name);
     if (variable == facts.environment.end()) continue;
     const std::string said =
-        absl::StrCat(name, "=", Cut(variable->second, kValueBytesShown));
+        absl::StrCat(name, "=", Shortened(variable->second, kValueBytesShown));
     const std::optional<int> number = NumberOf(variable->second);
     if (!number.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -71,7 +71,7 @@ absl::StatusOr<EngineIndex> NumberOfEngine(const EngineFacts& facts) {
         "host has the ordinal of its StatefulSet; ",
         kByHand));
   }
-  const std::string host = Cut(facts.host_name, kValueBytesShown);
+  const std::string host = Shortened(facts.host_name, kValueBytesShown);
   const std::optional<int> ordinal = NumberOf(OrdinalOf(facts.host_name));
   if (!ordinal.has_value()) {
     return absl::NotFoundError(absl::StrCat(

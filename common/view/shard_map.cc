@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/bounds.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "common/view/member_lists.h"
 
@@ -55,20 +55,22 @@ absl::StatusOr<View::Ranges> View::RangesOf(const wire::View& proto) {
     for (const int64_t extent : table.shape()) {
       if (extent < 1 || extent > kTableElementsMax / elements) {
         return Unfit(proto.number(), "table ",
-                     Cut(table.name(), kNameBytesShown), " has an extent of ",
-                     extent, "; at least 1, and at most ", kTableElementsMax,
-                     " elements, are required");
+                     Shortened(table.name(), kNameBytesShown),
+                     " has an extent of ", extent, "; at least 1, and at most ",
+                     kTableElementsMax, " elements, are required");
       }
       elements *= extent;
     }
     if (table.shard_elements() < 1 || table.first_shard() != count()) {
-      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
-                   " has shards of ", table.shard_elements(),
-                   " elements from shard ", table.first_shard(),
+      return Unfit(proto.number(), "table ",
+                   Shortened(table.name(), kNameBytesShown), " has shards of ",
+                   table.shard_elements(), " elements from shard ",
+                   table.first_shard(),
                    ", expected at least 1 element and shard ", count());
     }
     if ((elements - 1) / table.shard_elements() >= kShardsMax - count()) {
-      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
+      return Unfit(proto.number(), "table ",
+                   Shortened(table.name(), kNameBytesShown),
                    " makes it more than ", kShardsMax, " shards");
     }
     for (int64_t begin = 0; begin < elements; begin += table.shard_elements()) {
@@ -127,8 +129,9 @@ absl::StatusOr<std::vector<Optimizer>> View::OptimizersOf(
   for (const wire::Table& table : proto.table()) {
     absl::StatusOr<Optimizer> optimizer = Optimizer::Create(table.optimizer());
     if (!optimizer.ok()) {
-      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
-                   ": ", optimizer.status().message());
+      return Unfit(proto.number(), "table ",
+                   Shortened(table.name(), kNameBytesShown), ": ",
+                   optimizer.status().message());
     }
     optimizers.push_back(*std::move(optimizer));
   }

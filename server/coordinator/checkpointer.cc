@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/manifest.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/some_names.h"
 #include "common/sync/phases.h"
 
@@ -392,10 +392,10 @@ void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
   if (expected.here || expected.incarnation != member.incarnation) return;
   news_ = true;
   if (!part.has_part()) {
-    failure_ = absl::AbortedError(
-        absl::StrCat(Describe(member), " could not write its part: ",
-                     part.error().empty() ? "without a reason"
-                                          : Cut(part.error(), kErrorBytesMax)));
+    failure_ = absl::AbortedError(absl::StrCat(
+        Describe(member), " could not write its part: ",
+        part.error().empty() ? "without a reason"
+                             : Shortened(part.error(), kErrorBytesMax)));
     return;
   }
   if (const std::string unfit = WhyUnfit(expected, part.part());
@@ -424,10 +424,11 @@ void Checkpointer::OnKept(const Member& member, const wire::CutPart& part,
   if (expected.here || expected.incarnation != member.incarnation) return;
   news_ = true;
   if (!part.has_kept()) {
-    failure_ = absl::AbortedError(absl::StrCat(
-        Describe(member), " could not keep its state: ",
-        part.kept_error().empty() ? "without a reason"
-                                  : Cut(part.kept_error(), kErrorBytesMax)));
+    failure_ = absl::AbortedError(
+        absl::StrCat(Describe(member), " could not keep its state: ",
+                     part.kept_error().empty()
+                         ? "without a reason"
+                         : Shortened(part.kept_error(), kErrorBytesMax)));
     return;
   }
   if (const std::string unfit = WhyUnfit(member, part.kept()); !unfit.empty()) {

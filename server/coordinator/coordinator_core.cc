@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/manifest.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
@@ -370,7 +370,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
 
 void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
                               absl::Time now, Effects* effects) {
-  const std::string failure = Cut(leave.failure(), kReasonBytesMax);
+  const std::string failure = Shortened(leave.failure(), kReasonBytesMax);
   if (!failure.empty() && state() == wire::FORMING) {
     wire::JobEnd end =
         JobEndOf(wire::JobEnd::NOT_FORMED,
@@ -389,8 +389,8 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
   }
   if (leave.has_result()) {
     run::Result result = leave.result();
-    result.set_model_sha256(Cut(result.model_sha256(), kHashBytesMax));
-    result.set_model_file(Cut(result.model_file(), kModelFileBytesMax));
+    result.set_model_sha256(Shortened(result.model_sha256(), kHashBytesMax));
+    result.set_model_file(Shortened(result.model_file(), kModelFileBytesMax));
     result.DiscardUnknownFields();
     outcome_.OnResult(result);
   }
@@ -612,7 +612,7 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     OnStop(call.stop(), member);
   } else if (call.has_suspend() &&
              (member != nullptr || call.incarnation() == 0)) {
-    suspension_.Ask(Cut(call.suspend().reason(), kReasonBytesMax),
+    suspension_.Ask(Shortened(call.suspend().reason(), kReasonBytesMax),
                     members_.AwakeTime(now), effects);
   } else if (call.has_cannot_join()) {
     std::string sentence = members_.OnCannotJoin(call.cannot_join());

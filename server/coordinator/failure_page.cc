@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/cut.h"
 #include "common/io/atomic_file.h"
+#include "common/shortened.h"
 #include "proto/view.pb.h"
 
 namespace slackline {
@@ -194,7 +194,7 @@ void AppendLines(const std::vector<std::string>& lines, std::string* page) {
   const size_t first =
       lines.size() > kFailureLogLines ? lines.size() - kFailureLogLines : 0;
   for (size_t i = first; i < lines.size(); ++i)
-    absl::StrAppend(page, "  | ", Cut(lines[i], kLineBytesMax), "\n");
+    absl::StrAppend(page, "  | ", Shortened(lines[i], kLineBytesMax), "\n");
 }
 
 // Where the last workers were that kept others from going on.
@@ -208,7 +208,7 @@ void AppendStacks(const run::Summary& summary, std::string* page) {
                         worker.seconds()),
         worker.where().empty()
             ? ""
-            : absl::StrCat(": in ", Cut(worker.where(), kLineBytesMax)),
+            : absl::StrCat(": in ", Shortened(worker.where(), kLineBytesMax)),
         "\n");
     std::vector<std::string> lines =
         absl::StrSplit(worker.text(), '\n', absl::SkipEmpty());
@@ -217,7 +217,7 @@ void AppendStacks(const run::Summary& summary, std::string* page) {
       lines.push_back("... (summary.json has more)");
     }
     for (const std::string& line : lines)
-      absl::StrAppend(page, "  | ", Cut(line, kLineBytesMax), "\n");
+      absl::StrAppend(page, "  | ", Shortened(line, kLineBytesMax), "\n");
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 
 namespace slackline {
 namespace {
@@ -274,9 +274,9 @@ const wire::Stacks* Inspections::OnInspected(const Member& member,
   const wire::Inspected& given = call.inspected();
   if (open.question.has_stacks() && given.has_stacks()) {
     said.mutable_stacks()->set_where(
-        slackline::Cut(given.stacks().where(), kWhereBytesMax));
+        slackline::Shortened(given.stacks().where(), kWhereBytesMax));
     said.mutable_stacks()->set_text(
-        slackline::Cut(given.stacks().text(), kTextBytesMax));
+        slackline::Shortened(given.stacks().text(), kTextBytesMax));
   } else if (open.question.has_timeline() && given.has_timeline() &&
              message.payloads.size() == 1 &&
              static_cast<int64_t>(message.payloads.front().size()) <=
@@ -288,7 +288,7 @@ const wire::Stacks* Inspections::OnInspected(const Member& member,
     part.frame = message.payloads.front();
   } else {
     said.set_error(given.has_error()
-                       ? slackline::Cut(given.error(), kTextBytesMax)
+                       ? slackline::Shortened(given.error(), kTextBytesMax)
                        : "its answer does not fit the question");
   }
   if (!open.of_user) {
@@ -372,7 +372,7 @@ const wire::Stacks* Inspections::KeepStacks(const Member& member,
   kept.set_seconds(seconds);
   kept.mutable_stacks()->set_where(stacks.where());
   kept.mutable_stacks()->set_text(
-      slackline::Cut(stacks.text(), kKeptTextBytesMax));
+      slackline::Shortened(stacks.text(), kKeptTextBytesMax));
   kept_.emplace_back(member.incarnation, std::move(kept));
   return &kept_.back().second.stacks();
 }

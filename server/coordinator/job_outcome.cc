@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/stop_rules.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
@@ -112,7 +112,7 @@ void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
 }
 
 void JobOutcome::OnStop(const wire::Stop& stop, const Member* member) {
-  const std::string why = Cut(stop.reason(), kStopReasonBytesMax);
+  const std::string why = Shortened(stop.reason(), kStopReasonBytesMax);
   const bool diverged =
       member != nullptr && member->worker_role() && stop.has_diverged();
   wire::JobEnd end =

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/bounds.h"
 #include "common/config/config_difference.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "server/coordinator/join_check.h"
 #include "server/coordinator/lease_book.h"
@@ -221,7 +221,7 @@ std::string Membership::NoteObstacle(bool is_worker, int32_t index,
   const auto& there = is_worker ? workers_ : servers_;
   if (index < 0 || index >= count || there.count(index) > 0) return "";
   std::string sentence =
-      absl::StrCat(who, " cannot join: ", Cut(why, kWhyBytesMax));
+      absl::StrCat(who, " cannot join: ", Shortened(why, kWhyBytesMax));
   std::string& known = obstacles_[{is_worker, index}];
   if (known == sentence) return "";
   known = sentence;
@@ -238,14 +238,14 @@ std::string Membership::OnCannotJoin(const wire::CannotJoin& cannot) {
   return NoteObstacle(
       is_worker, cannot.index(),
       absl::StrCat(is_worker ? "worker " : "server ", cannot.index(), " (pid ",
-                   cannot.pid(), " on ", Cut(cannot.host(), kHostBytesMax),
-                   ")"),
+                   cannot.pid(), " on ",
+                   Shortened(cannot.host(), kHostBytesMax), ")"),
       cannot.reason());
 }
 
 void Membership::NoteWhyRemoved(Incarnation incarnation,
                                 const std::string& why) {
-  why_removed_[incarnation] = Cut(why, kWhyBytesMax);
+  why_removed_[incarnation] = Shortened(why, kWhyBytesMax);
   if (why_removed_.size() > kWhyRemovedMax)
     why_removed_.erase(why_removed_.begin());
 }
@@ -608,7 +608,8 @@ std::vector<run::MetricRecord> Membership::TakeRecords(
       continue;  // Of no version that we know.
     }
     record.set_rank(worker->index());
-    record.set_model_sha256(Cut(record.model_sha256(), kModelHashBytesMax));
+    record.set_model_sha256(
+        Shortened(record.model_sha256(), kModelHashBytesMax));
     record.DiscardUnknownFields();
     if (HasBadValues(record)) record.clear_value();
     records.push_back(std::move(record));

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
@@ -178,7 +178,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         "the job's delays are given, from its first to its last step, so it "
         "cannot end early; it can only be stopped at once, without a model");
   }
-  const std::string reason = Cut(finish.reason(), kFinishReasonBytesMax);
+  const std::string reason = Shortened(finish.reason(), kFinishReasonBytesMax);
   changer_.WantEnd(reason);
   news_ = true;
   effects->log.push_back(absl::StrCat("the job is to end early: ", reason));

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/cut.h"
 #include "common/optim/optimizer.h"
+#include "common/shortened.h"
 #include "common/sync/phases.h"
 
 namespace slackline {
@@ -17,7 +17,7 @@ constexpr size_t kNameBytesShown = 64;
 // "weight[128, 10]", of a table here or there.
 template <typename Table>
 std::string TextOf(const Table& table) {
-  return absl::StrCat(Cut(table.name(), kNameBytesShown), "[",
+  return absl::StrCat(Shortened(table.name(), kNameBytesShown), "[",
                       absl::StrJoin(table.shape(), ", "), "]");
 }
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/cut.h"
 #include "common/metrics/metric_table.h"
 #include "common/metrics/refusals.h"
 #include "common/metrics/server_stats.h"
 #include "common/metrics/staleness.h"
+#include "common/shortened.h"
 
 namespace slackline {
 
@@ -59,7 +59,7 @@ void RunTotals::AddTraceback(int32_t rank, const std::string& text) {
   if (tracebacks_.size() >= kTracebacksMax && tracebacks_.count(rank) == 0)
     return;
   news_ = true;
-  tracebacks_[rank] = Cut(text, kTracebackBytesMax);
+  tracebacks_[rank] = Shortened(text, kTracebackBytesMax);
 }
 
 coordinator::TotalsState RunTotals::Keep() const {

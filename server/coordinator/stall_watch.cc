@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/cut.h"
 #include "common/endpoint.h"
+#include "common/shortened.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
@@ -93,7 +93,7 @@ void StallWatch::OnGone(Incarnation worker) {
 
 void StallWatch::OnPlace(Incarnation worker, const std::string& where) {
   for (auto& [key, said] : said_) {
-    if (key.first == worker) said.place = Cut(where, kPlaceBytesShown);
+    if (key.first == worker) said.place = Shortened(where, kPlaceBytesShown);
   }
 }
 

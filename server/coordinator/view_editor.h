@@ -63,7 +63,7 @@ class ViewEditor {
   // (common/view/shard_map.h).
   void PlaceTables(absl::Span<const wire::Table> tables,
                    absl::Span<const Owner> threads, int64_t shard_elements);
-  // Cuts a shard at an element inside it. The new one has the same owner and
+  // Splits a shard at an element inside it. The new one has the same owner and
   // the same followers.
   void Split(int32_t shard, int64_t at);
   // Lists a move; the shard has none yet.

@@ -13,8 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::Span<const std::byte> whole(
       reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
   absl::Span<const std::byte> header = whole;
-  FrameCutter cutter;
-  if (!cutter.TakeSizes(kPayloadsMax, &header).ok()) return 0;
+  FrameSlicer slicer;
+  if (!slicer.TakeSizes(kPayloadsMax, &header).ok()) return 0;
   SL_CHECK(header.size() <= whole.size() &&
                header.data() + header.size() == whole.data() + whole.size(),
            "something else than the front was taken");
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size_t payloads = 0;
   while (!input.empty()) {
     const size_t frame = input.Byte() * size_t{input.Byte()};
-    const auto sizes = cutter.Cut(frame);
+    const auto sizes = slicer.Slice(frame);
     if (!sizes.ok()) return 0;
     SL_CHECK(!sizes->empty() && std::accumulate(sizes->begin(), sizes->end(),
                                                 size_t{0}) == frame,
@@ -30,6 +30,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     payloads += sizes->size();
     SL_CHECK(!told || payloads <= kPayloadsMax, "too many payloads");
   }
-  cutter.End().IgnoreError();
+  slicer.End().IgnoreError();
   return 0;
 }

@@ -62,18 +62,18 @@ std::string Cut(const std::vector<uint64_t>& numbers,
   if (!numbers.empty())
     std::memcpy(header.data() + 1, numbers.data(), header.size() - 1);
   absl::Span<const std::byte> rest = header;
-  FrameCutter cutter;
-  absl::Status status = cutter.TakeSizes(payloads_max, &rest);
+  FrameSlicer slicer;
+  absl::Status status = slicer.TakeSizes(payloads_max, &rest);
   std::string text;
   for (const size_t frame : frames) {
     if (!status.ok()) break;
-    const auto sizes = cutter.Cut(frame);
+    const auto sizes = slicer.Slice(frame);
     status = sizes.status();
     if (!status.ok()) break;
     for (const size_t size : *sizes) text += std::to_string(size) + " ";
     text += "| ";
   }
-  if (status.ok()) status = cutter.End();
+  if (status.ok()) status = slicer.End();
   return status.ok() ? text : std::string(status.message());
 }
 
@@ -119,13 +119,13 @@ TEST(PayloadFramesTest, ComeApartAsTheyWere) {
     }
     const Frames sent = FramesOf(payloads);
     absl::Span<const std::byte> header = sent.header;
-    FrameCutter cutter;
-    Must(cutter.TakeSizes(payloads.size(), &header));
+    FrameSlicer slicer;
+    Must(slicer.TakeSizes(payloads.size(), &header));
     EXPECT_TRUE(header.empty());
     size_t next = 0;
     for (const std::string& frame : sent.frames) {
       size_t offset = 0;
-      for (const size_t size : Must(cutter.Cut(frame.size()))) {
+      for (const size_t size : Must(slicer.Slice(frame.size()))) {
         ASSERT_LT(next, payloads.size());
         EXPECT_TRUE(SameBytes(Payload::Copy(frame.data() + offset, size),
                               payloads[next++]));
@@ -134,19 +134,19 @@ TEST(PayloadFramesTest, ComeApartAsTheyWere) {
       EXPECT_EQ(offset, frame.size());
     }
     EXPECT_EQ(next, payloads.size());
-    Must(cutter.End());
+    Must(slicer.End());
   }
 }
 
 TEST(PayloadFramesTest, AHeaderWithoutSizesIsLeftAlone) {
   const std::vector<std::byte> bytes(20, std::byte{8});
   absl::Span<const std::byte> header = bytes;
-  FrameCutter cutter;
-  Must(cutter.TakeSizes(2, &header));
+  FrameSlicer slicer;
+  Must(slicer.TakeSizes(2, &header));
   EXPECT_EQ(header.size(), bytes.size());
-  EXPECT_THAT(Must(cutter.Cut(70)), ElementsAre(70));
-  EXPECT_THAT(Must(cutter.Cut(0)), ElementsAre(0));
-  Must(cutter.End());
+  EXPECT_THAT(Must(slicer.Slice(70)), ElementsAre(70));
+  EXPECT_THAT(Must(slicer.Slice(0)), ElementsAre(0));
+  Must(slicer.End());
 }
 
 TEST(PayloadFramesTest, SizesThatMakeNoSenseAreRefused) {

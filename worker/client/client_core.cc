@@ -101,7 +101,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
   }
   SL_RETURN_IF_ERROR(CheckMomentum(options, view().optimizer(table), name));
   for (const ShardRange& range : view().ShardsOf(table)) {
-    // A shard that was cut off since then has the version of its origin.
+    // A shard that was split off since then has the version of its origin.
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
       versioned = view().OriginOf(versioned);
@@ -146,7 +146,7 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
                           Effects* effects) {
   const Clock start = joined.ShardClocks().second;
   for (int32_t shard = 0; shard < view().shard_count(); ++shard) {
-    ShardId joined_as{shard};  // What it was cut off from since, if it was.
+    ShardId joined_as{shard};  // What it was split off from since, if it was.
     while (static_cast<size_t>(joined_as) >= joined.shards.size())
       joined_as = view().OriginOf(joined_as);
     if (joined.shards[static_cast<size_t>(joined_as)].shard_clock != start)
@@ -358,7 +358,7 @@ bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
   const int32_t shard = answer.shard();
   if (!unit.Wants(shard)) return true;
   if (view_number < view().RangeSince(ShardId{shard})) {
-    // It was answered before the shard was cut in two.
+    // It was answered before the shard was split in two.
     link.OnPullRefused(unit, parts);
     return true;
   }

@@ -1,6 +1,6 @@
-// ClientCore: what a worker's side of push and pull decides. Cuts tables into
+// ClientCore: what a worker's side of push and pull decides. Splits tables into
 // shards, batches them per shard thread, keeps the bytes in flight within a
-// window, sends again what was lost, follows shards that move or are cut in
+// window, sends again what was lost, follows shards that move or are split in
 // two, and puts pull answers together.
 //
 // A pull of all shards may go at once, or shard by shard behind the pushes of a
@@ -60,8 +60,8 @@ class ClientCore {
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
 
-  // A newer view. What is not answered yet goes to the owners in it, cut as the
-  // shards are in it.
+  // A newer view. What is not answered yet goes to the owners in it, split as
+  // the shards are in it.
   void OnView(std::shared_ptr<const View> view, absl::Time now,
               Effects* effects);
 
@@ -69,7 +69,7 @@ class ClientCore {
   // these options (FaultOf()). Tables come in any
   // order, each once per clock, and clocks without gaps from StartAt() on.
   // `base_versions` (by shard id) are the versions that it was computed from;
-  // there may be fewer than shards if some were cut in two since.
+  // there may be fewer than shards if some were split in two since.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
   absl::Status Push(Clock clock, TableId table, const CodedGradient& gradient,
                     const StepOptions& options,

@@ -27,8 +27,8 @@ class ClientCounts {
 
   // Of pushes, in payload bytes. They begin to wait for their turn.
   void Pushed(size_t bytes) { unacknowledged_bytes_ += bytes; }
-  // Pushes that wait take so many bytes more, because their shard was cut in
-  // two where their code cannot be cut.
+  // Pushes that wait take so many bytes more, because their shard was split in
+  // two where their code cannot be split.
   void Grown(size_t bytes) { unacknowledged_bytes_ += bytes; }
   // The same, of pushes that are in flight.
   void GrownInFlight(size_t bytes) {

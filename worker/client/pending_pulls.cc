@@ -57,8 +57,8 @@ void PendingPulls::Split(const std::shared_ptr<const View>& view,
                          const ShardSplit& split) {
   const auto kept = static_cast<size_t>(split.kept);
   const size_t kept_bytes = split.kept_bytes();
-  const auto cut = [&](Payload& kept_part, Payload& cut_part) {
-    cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
+  const auto divide = [&](Payload& kept_part, Payload& rest_part) {
+    rest_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
     kept_part = kept_part.Slice(0, kept_bytes);
   };
   for (auto& [id, pending] : pulls_) {
@@ -71,9 +71,9 @@ void PendingPulls::Split(const std::shared_ptr<const View>& view,
       ++pending.missing_of[static_cast<size_t>(table)];
       continue;
     }
-    cut(shards[kept].values, shards.back().values);
+    divide(shards[kept].values, shards.back().values);
     for (size_t i = 0; i < shards[kept].slots.size(); ++i)
-      cut(shards[kept].slots[i], shards.back().slots[i]);
+      divide(shards[kept].slots[i], shards.back().slots[i]);
   }
 }
 

@@ -5,7 +5,7 @@
 // Owns a PullResult for each of them, until its last shard has come or it is
 // forgotten. Whoever asks bounds their number; a pull keeps one value for each
 // shard of the view. Transitions: Add(), Bring() of one shard's values,
-// Forget(), and Split() where a newer view cuts a shard in two.
+// Forget(), and Split() where a newer view splits a shard in two.
 //
 // Deterministic, without I/O, threads or clocks. Thread-compatible.
 #pragma once
@@ -46,7 +46,7 @@ class PendingPulls {
   void Bring(uint64_t pull_id, int32_t shard, ShardValue value,
              ClientEffects* effects);
 
-  // The view has cut a shard in two. A value that has come is cut, too, as
+  // The view has split a shard in two. A value that has come is split, too, as
   // references to the same memory; else both parts are missing.
   void Split(const std::shared_ptr<const View>& view, const ShardSplit& split);
 

@@ -37,7 +37,7 @@ class PushSequences {
     return accepted(shard) + 1 == next_[Index(shard)];
   }
 
-  // The shard that is cut off is the one after the last one.
+  // The shard that is split off is the one after the last one.
   void Split(const ShardSplit& split) {
     next_.push_back(next_[Index(split.kept)]);
     accepted_.push_back(accepted(split.kept));

@@ -29,12 +29,12 @@ PushEntry PushEntry::SplitAt(const ShardSplit& split) {
     }
     case Kind::kInstallation: {
       const size_t kept_bytes = split.kept_bytes();
-      const auto cut = [&](Payload& kept_part, Payload& cut_part) {
-        cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
+      const auto divide = [&](Payload& kept_part, Payload& rest_part) {
+        rest_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
         kept_part = kept_part.Slice(0, kept_bytes);
       };
-      cut(values, rest.values);
-      for (size_t i = 0; i < slots.size(); ++i) cut(slots[i], rest.slots[i]);
+      divide(values, rest.values);
+      for (size_t i = 0; i < slots.size(); ++i) divide(slots[i], rest.slots[i]);
       for (PushEntry* const part : {this, &rest})
         part->hash = StateHash(part->version, part->values, part->slots);
       break;

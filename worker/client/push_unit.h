@@ -43,7 +43,7 @@ struct PushEntry {
   bool AcceptedIn(const PushSequences& sequences) const {
     return seq <= sequences.accepted(shard);
   }
-  // The shard is the one that is cut in two. This becomes what it says of the
+  // The shard is the one that is split in two. This becomes what it says of the
   // kept part; what it says of the other part is returned. A gradient's parts
   // are in its code, or floats where they do not end where blocks do.
   PushEntry SplitAt(const ShardSplit& split);
@@ -87,7 +87,7 @@ struct PushUnit {
   // The last transmission was refused for the shard, unless what it says of
   // that shard is accepted by now.
   void Refuse(int32_t shard, const PushSequences& sequences);
-  // Cuts what it says of the shard; the parts stand where the whole stood.
+  // Splits what it says of the shard; the parts stand where the whole stood.
   // Returns by how many bytes the unit has grown.
   size_t SplitAt(const ShardSplit& split);
 };

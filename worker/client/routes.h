@@ -3,7 +3,7 @@
 // counts until a view is as new as that.
 //
 // Owns the view and what servers have told. Transitions: Take() a newer view,
-// which may cut shards in two, and Relocate() one shard. It knows at most one
+// which may split shards in two, and Relocate() one shard. It knows at most one
 // newer place for each shard. Every shard has exactly one owner at any time,
 // and the owner is a thread of a server that the view has had.
 //
@@ -49,7 +49,7 @@ class Routes {
   // "server 1 thread 0 (tcp://10.0.0.7:4100)" for messages to people.
   std::string NameOf(Owner owner) const;
 
-  // The view is newer than view(). Both parts of a shard that it cuts in two
+  // The view is newer than view(). Both parts of a shard that it splits in two
   // are where the whole was, unless the view is newer than that knowledge.
   Change Take(std::shared_ptr<const View> view);
 

@@ -1,5 +1,5 @@
-// ShardSplit: a newer view has cut a shard in two. What waits for the shard, is
-// under way to it or has come from it is cut as it is.
+// ShardSplit: a newer view has split a shard in two. What waits for the shard,
+// is under way to it or has come from it is split as it is.
 #pragma once
 
 #include <cstddef>

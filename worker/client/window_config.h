@@ -1,4 +1,4 @@
-// The sizes in the config's limits: how tables are cut, and how much is in
+// The sizes in the config's limits: how tables are split, and how much is in
 // flight.
 #pragma once
 

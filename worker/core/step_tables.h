@@ -29,8 +29,8 @@ class StepTables {
   // Those that have not come; Complete() says that they have all come.
   std::vector<TableId> Missing() const;
   void Complete() { has_come_.clear(); }
-  // While the step waits for tables, a newer view may cut shards in two: what
-  // has come counts for what is cut off it.
+  // While the step waits for tables, a newer view may split shards in two: what
+  // has come counts for what is split off it.
   void OnView(const View& view);
 
   // By shard. There may be fewer than the view has shards by now.

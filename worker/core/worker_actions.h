@@ -75,7 +75,7 @@ struct CatchUp {
 };
 // Take leave of the group in order. Has no event.
 struct LeaveGroup {};
-// Copy these shards out, as `view` cuts them. Ends with OnStateRead().
+// Copy these shards out, as `view` splits them. Ends with OnStateRead().
 struct ReadState {
   std::shared_ptr<const View> view;
   std::vector<ShardId> shards;

@@ -450,7 +450,7 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
   *group_failed = false;
   const int ranks = group.world_size();
   const int self = static_cast<int>(group.rank());
-  // Each rank's clock + 1, how many versions it has (shards may have been cut
+  // Each rank's clock + 1, how many versions it has (shards may have been split
   // in two between the views in which two ranks took the state), and whether
   // the values are its own.
   constexpr int kNumbers = 3;

@@ -46,9 +46,9 @@ class Replica {
   absl::Status Take(const ClientCore::PullResult& pulled);
   // A copy of what the optimizer keeps of each table.
   absl::StatusOr<std::vector<TableState>> State();
-  // A copy of one shard, as `view` cuts it.
+  // A copy of one shard, as `view` splits it.
   absl::StatusOr<ClientCore::ShardValue> Give(const View& view, ShardId shard);
-  // ModelHash() over the shards as they were before any was cut in two: ranks
+  // ModelHash() over the shards as they were before any was split in two: ranks
   // with different views get the same.
   absl::StatusOr<uint64_t> Hash(const View& view);
   // Bytes of parameters and optimizer state.
@@ -163,7 +163,7 @@ class Replica {
   const std::unique_ptr<FloatMemory> memory_;
   GradientBuckets::Options bucket_options_;
   GradientBuckets buckets_;
-  std::shared_ptr<const View> view_;  // How versions_ are cut.
+  std::shared_ptr<const View> view_;  // How versions_ are split.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
   std::map<TableId, FloatMemory::Array> zeros_;         // Made when used.

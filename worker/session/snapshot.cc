@@ -9,7 +9,7 @@ namespace slackline {
 namespace {
 
 template <typename ValuesOf>
-Snapshot Cut(const View& view, const ValuesOf& values_of) {
+Snapshot Sliced(const View& view, const ValuesOf& values_of) {
   Snapshot snapshot(static_cast<size_t>(view.proto().table_size()));
   for (size_t table = 0; table < snapshot.size(); ++table) {
     for (const ShardRange& range :
@@ -22,12 +22,12 @@ Snapshot Cut(const View& view, const ValuesOf& values_of) {
 }  // namespace
 
 Snapshot SnapshotOf(const ClientCore::PullResult& pulled) {
-  return Cut(*pulled.view,
-             [&](size_t shard) { return pulled.shards[shard].values; });
+  return Sliced(*pulled.view,
+                [&](size_t shard) { return pulled.shards[shard].values; });
 }
 
 Snapshot SnapshotOf(const View& view, absl::Span<const Payload> values) {
-  return Cut(view, [&](size_t shard) { return values[shard]; });
+  return Sliced(view, [&](size_t shard) { return values[shard]; });
 }
 
 void LoadSnapshot(const Snapshot& snapshot, ParameterMemory* parameters) {

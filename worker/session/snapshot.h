@@ -15,7 +15,7 @@ using Snapshot = std::vector<std::vector<Payload>>;
 
 // What was pulled.
 Snapshot SnapshotOf(const ClientCore::PullResult& pulled);
-// The same of values by shard id, as `view` cuts the tables.
+// The same of values by shard id, as `view` splits the tables.
 Snapshot SnapshotOf(const View& view, absl::Span<const Payload> values);
 
 // Replaces the parameters, first table first. Sizes that differ are fatal.

@@ -259,8 +259,8 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     rest.remove_prefix(PayloadTag::kBytes);
     tag_->Begin();
   }
-  FrameCutter cutter;
-  if (status.ok()) status = cutter.TakeSizes(payloads_max(), &rest);
+  FrameSlicer slicer;
+  if (status.ok()) status = slicer.TakeSizes(payloads_max(), &rest);
   if (status.ok()) status = ParseHeader(rest, &message->header);
   int64_t bytes = static_cast<int64_t>(rest.size());
   bytes_on_wire_ = BytesOnWire(header.size(), encrypted_);
@@ -274,7 +274,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     if (!status.ok()) continue;  // The rest is only to be taken away.
     if (tagged) tag_->Add(frame.data(), frame.size());
     const absl::StatusOr<absl::Span<const size_t>> sizes =
-        cutter.Cut(frame.size());
+        slicer.Slice(frame.size());
     if (message->payloads.size() >= payloads_max()) {
       status = absl::InvalidArgumentError(
           absl::StrCat("more than ", payloads_max(), " payload frames"));
@@ -287,7 +287,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
       TakePayloads(std::move(frame), *sizes, &message->payloads);
     }
   }
-  if (status.ok()) status = cutter.End();
+  if (status.ok()) status = slicer.End();
   if (status.ok() && tagged && tag_->Digest() != tag) {
     status = absl::InvalidArgumentError(
         "its payloads are not those of its header: frames were left out under "

@@ -18,8 +18,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/cut.h"
 #include "common/keys/private_file.h"
+#include "common/shortened.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -39,7 +39,7 @@ constexpr int kTriesMin = 4;
 constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
 
 std::string Shown(absl::string_view text) {
-  return absl::CHexEscape(Cut(text, kAnswerBytesShown));
+  return absl::CHexEscape(Shortened(text, kAnswerBytesShown));
 }
 
 // ---- What etcd's JSON says: fields that are 0 or empty are left out ---------

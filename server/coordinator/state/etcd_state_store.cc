@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "common/cut.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "server/coordinator/state/state_batch.h"
 
@@ -47,9 +47,9 @@ size_t RewriteAbove(size_t bytes) { return kGrowth * bytes + kGrowthBytes; }
 std::string LeaderText(const Entry& entry) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(entry.value, absl::MaxSplits(' ', 1));
-  return absl::CHexEscape(
-      absl::StrCat("the coordinator at ", Cut(parts.first, kHolderBytesShown),
-                   " in ", Cut(parts.second, kHolderBytesShown)));
+  return absl::CHexEscape(absl::StrCat(
+      "the coordinator at ", Shortened(parts.first, kHolderBytesShown), " in ",
+      Shortened(parts.second, kHolderBytesShown)));
 }
 
 std::string HeadText(uint64_t first, uint64_t last) {
@@ -271,9 +271,10 @@ absl::Status EtcdStateStore::ReadHead(bool replaces) {
     if (const auto batches = ParseHead(head->value); batches.has_value()) {
       std::tie(first_, last_) = *batches;
     } else if (!replaces) {
-      return Broken(Key(kHead),
-                    absl::StrCat("'", absl::CHexEscape(Cut(head->value, 80)),
-                                 "' is not '", kFormat, " FIRST LAST'"));
+      return Broken(
+          Key(kHead),
+          absl::StrCat("'", absl::CHexEscape(Shortened(head->value, 80)),
+                       "' is not '", kFormat, " FIRST LAST'"));
     }
   }
   if (!leads()) return absl::OkStatus();

@@ -24,9 +24,9 @@
 #include "common/checkpoint/part_file.h"
 #include "common/config/bounds.h"
 #include "common/config/shell_line.h"
-#include "common/cut.h"
 #include "common/io/safetensors.h"
 #include "common/process/exit_code.h"
+#include "common/shortened.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/command_output.h"
@@ -130,8 +130,8 @@ absl::Status CheckTable(const std::string& file, const std::string& name,
                         const std::string& why) {
   if (why.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      file, ": tensor '", absl::CEscape(Cut(name, kNameBytesShown)), "': ", why,
-      "; leave it out with --skip, or rename it"));
+      file, ": tensor '", absl::CEscape(Shortened(name, kNameBytesShown)),
+      "': ", why, "; leave it out with --skip, or rename it"));
 }
 
 // Empty, or why no training can begin with it.

@@ -9,8 +9,8 @@
 namespace slackline {
 
 // The first bytes_max bytes of the text, and "..." if there were more. A
-// character of UTF-8 is not cut into pieces: JSON takes none.
-inline std::string Cut(absl::string_view text, size_t bytes_max) {
+// character of UTF-8 stays whole: JSON takes no part of one.
+inline std::string Shortened(absl::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return std::string(text);
   while (bytes_max > 0 &&
          (static_cast<unsigned char>(text[bytes_max]) & 0xC0) == 0x80) {
