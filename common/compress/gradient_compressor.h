@@ -69,7 +69,7 @@ class GradientCompressor {
   uint64_t seed_;  // Of this worker in this job.
   std::vector<Of> tables_;
   std::vector<float> values_;   // Of one table; kept for their memory.
-  std::vector<float> decoded_;  // Likewise.
+  std::vector<float> decoded_;  // Of one table; kept for their memory.
 };
 
 }  // namespace slackline

@@ -26,7 +26,7 @@ struct PythonThread {
 
 struct PythonDump {
   std::vector<PythonThread> threads;  // The newest one first, as Python has it.
-  bool more_threads = false;          // Likewise.
+  bool more_threads = false;          // Python has shown only some of them.
 };
 
 inline constexpr size_t kPythonThreadsMax = 128;

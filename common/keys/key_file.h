@@ -79,7 +79,8 @@ absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
                                     const std::string& job, Role role,
                                     const std::string& name);
 
-// What a process with this key holds in that role of the job. Errors as above.
+// What a process with this key holds in that role of the job. Errors as of
+// RoleKeyOf().
 absl::StatusOr<KeyPlan> KeyPlanFrom(const keys::Key& key,
                                     const std::string& job, Role role,
                                     const std::string& name);

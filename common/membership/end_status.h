@@ -32,7 +32,8 @@ absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
 // knows; a status that is made anew from code and message does not.
 bool IsSuspended(const absl::Status& status);
 
-// A status of a server that was given up, and whether it is one: as above.
+// A status of a server that was given up; and whether a status is one, which a
+// copy still knows.
 absl::Status GivenUpStatus(const std::string& why);
 bool IsGivenUp(const absl::Status& status);
 

@@ -54,9 +54,9 @@ class FrameSlicer {
   absl::Status TakeSizes(size_t payloads_max,
                          absl::Span<const std::byte>* header);
   // The sizes of the payloads in a frame of `bytes`; valid until the next call.
-  // Error as above.
+  // InvalidArgument, fit for an ErrorReply: the frame is none of those told.
   absl::StatusOr<absl::Span<const size_t>> Slice(size_t bytes);
-  // Error, as above, if there should have been more.
+  // InvalidArgument, fit for an ErrorReply: there should have been more.
   absl::Status End() const;
 
  private:

@@ -23,7 +23,7 @@ Clock EndOf(const wire::View& view);
 // Whether a worker that says this of itself has no step left, and all of its
 // gradients are acknowledged. Where some are not, it waits for a server, and
 // says so. A program that asks for the state after its last step makes its
-// worker wait likewise: so whoever has trained once has trained.
+// worker wait in the same way: so whoever has trained once has trained.
 bool HasTrained(const run::WorkerProgress& progress, const wire::View& view);
 
 // The phase that steps of `clock` obey, and its index. `clock` is at least 0

@@ -58,7 +58,7 @@ class ServerCore {
   };
   struct Effects {
     std::optional<size_t> look_at;              // As in MemberCore::Effects.
-    std::optional<wire::TryLinks> try_links;    // Likewise.
+    std::optional<wire::TryLinks> try_links;    // As in MemberCore::Effects.
     std::vector<wire::Inspection> inspections;  // To AnswerInspection().
     std::vector<Message> sends;                 // To the coordinator.
     std::shared_ptr<const View> view;           // For the shard threads.
@@ -118,7 +118,7 @@ class ServerCore {
     io_utilisation_ = io_utilisation;
   }
 
-  // By coordinators in this process, since it began; likewise.
+  // Whom coordinators in this process have refused since it began.
   void SetCoordinatorRefused(const run::Refusals& refused) {
     coordinator_refused_ = refused;
   }

@@ -172,8 +172,8 @@ class CoordinatorCore {
   // What has become of CoordinatorEffects::complete: the folder that it is in.
   void OnCheckpoint(int32_t cut, const absl::StatusOr<std::string>& folder,
                     absl::Time now, Effects* effects);
-  // Likewise, of CoordinatorEffects::best or of a checkpoint since then: the
-  // nearest one.
+  // What has become of CoordinatorEffects::best or of a checkpoint since then:
+  // the nearest one.
   void OnBestCheckpoint(const run::BestCheckpoint& best, absl::Time now,
                         Effects* effects);
   // The driver ends the job, since its process stops. A job that has ended

@@ -38,7 +38,7 @@ struct BegunJob {
   // Of a job that goes on; and of one that is over, if its state is there.
   RecoveredJob recovered;
   absl::Status end;     // Of a job that is over.
-  std::string instead;  // Likewise: WhatGoesOn().
+  std::string instead;  // WhatGoesOn() of a job that is over.
 };
 // Nothing is changed by it. FailedPrecondition: as of HowToBegin(); or another
 // coordinator has the state, and runs. Other errors name the place, which

@@ -19,9 +19,9 @@ struct CoordinatorEffects {
   std::vector<Outgoing> sends;
   std::vector<run::MetricRecord> records;  // New ones, to be kept.
   std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
-  std::vector<run::ModeRecord> modes;      // As above, changes of the mode.
+  std::vector<run::ModeRecord> modes;      // Done changes, to be kept.
   std::vector<std::string> log;            // Sentences for people.
-  std::vector<std::string> warnings;       // Likewise: of what should not be.
+  std::vector<std::string> warnings;       // Sentences: what should not be.
   // Workers that were removed although they are heard: they held others up.
   std::vector<Incarnation> removed;
   // All parts of this cut are on the disk: CompleteCheckpoint(), on a thread

@@ -19,9 +19,9 @@
 namespace slackline {
 
 inline constexpr char kFailureFile[] = "failure.txt";
-// Longer logs and tracebacks are cut, so that the page stays one.
+// Longer logs and tracebacks are shortened, so that the page stays one.
 inline constexpr int kFailureLogLines = 20;
-// Likewise stacks.
+// And of stacks.
 inline constexpr int kFailureStackLines = 60;
 
 // A process that the failure is about, as `slackline run` has seen it.

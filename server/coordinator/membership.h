@@ -86,7 +86,8 @@ class Membership : public CoordinatorPart {
     config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     absl::Duration lease = absl::Seconds(5);
     std::string delays_sha256;  // Of recorded delays, in every server.
-    // Of the checkpoint that the job goes on from, likewise; empty: of none.
+    // Of the checkpoint that the job goes on from, which every server has to
+    // name; empty: there is none.
     std::string checkpoint_sha256;
     std::string checkpoint_folder = {};   // For workers.
     bool coordinator_may_return = false;  // As in JoinReply.

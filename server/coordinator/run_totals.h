@@ -56,7 +56,7 @@ class RunTotals {
   bool TakeNews() { return std::exchange(news_, false); }
 
   static constexpr int kLostMax = 256;          // Sentences.
-  static constexpr size_t kStragglersMax = 64;  // Likewise.
+  static constexpr size_t kStragglersMax = 64;  // Sentences.
   static constexpr size_t kTracebacksMax = 16;
   static constexpr size_t kTracebackBytesMax = 8192;
 
@@ -70,8 +70,8 @@ class RunTotals {
   int64_t examples_ = 0;
   run::Summary workers_;  // Sums over workers that are gone.
   std::map<int32_t, run::WorkerSummary> last_;  // By rank: the last gone life.
-  run::ServerStats servers_;                    // Sums over servers, likewise.
-  std::map<int32_t, uint64_t> nonfinite_;       // Steps by all-reduce, by rank.
+  run::ServerStats servers_;               // Sums over servers that are gone.
+  std::map<int32_t, uint64_t> nonfinite_;  // Steps by all-reduce, by rank.
   std::vector<std::string> lost_;
   int64_t lost_count_ = 0;
   std::vector<std::string> stragglers_;

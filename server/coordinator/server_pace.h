@@ -49,7 +49,7 @@ class ServerPace {
   // The one that is slowest beside its past; one that has just come is measured
   // by the others.
   std::optional<Slow> Slowest() const;
-  // The server, if it is slower than it was, likewise.
+  // This server, if it is slower than it was, measured as by Slowest().
   std::optional<Slow> SlowOf(int32_t server) const;
   // The one that is slower than the others and is busy for longer than they
   // are: they have time left when it has none.

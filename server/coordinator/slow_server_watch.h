@@ -91,7 +91,8 @@ class SlowServerWatch {
   };
   // Of all workers.
   struct Round {
-    double pushing = 0;  // Seconds of a step. Likewise:
+    // Seconds of a step.
+    double pushing = 0;
     double pulling = 0;
     double step = 0;
     std::map<int32_t, double> answer;  // Seconds of one, by server.

@@ -113,7 +113,7 @@ class StragglerWatch {
     // Number of the report since which it is not even; 0: it is.
     int64_t uneven_since = 0;
     std::optional<run::Straggler> alarm = {};
-    bool of_all = false;  // Likewise: others are not, either.
+    bool of_all = false;  // Others are not even, either.
   };
   struct Worker {
     int32_t rank = 0;

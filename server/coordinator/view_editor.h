@@ -96,7 +96,7 @@ class ViewEditor {
   void Promote(int32_t shard, int32_t server);
   // nullptr if there is none. Valid until the next edit.
   const wire::Follower* FindFollower(int32_t shard, int32_t server) const;
-  // By server. Likewise.
+  // Of all servers, by their ids. Valid until the next edit.
   absl::Span<const wire::Follower* const> FollowersOf(int32_t shard) const;
   bool FollowsShards(int32_t server) const {
     return followed_.count(server) > 0;

@@ -116,9 +116,10 @@ class Replayer {
   const GradientBound bound_;
   const UpdateRule update_rule_;  // Of all tables: built-in models have one.
   std::shared_ptr<const View> view_;
-  std::vector<Sampler> samplers_;                // By rank,
-  std::vector<GradientCompressor> compressors_;  // likewise, and
-  std::vector<Clock> next_clocks_;               // what they compress next.
+  // By rank.
+  std::vector<Sampler> samplers_;
+  std::vector<GradientCompressor> compressors_;
+  std::vector<Clock> next_clocks_;  // What they compress next.
   int64_t steps_per_epoch_ = 0;
   Clock clocks_ = 0;  // Of the trace.
 
@@ -129,9 +130,9 @@ class Replayer {
   std::vector<size_t> done_;  // Updates.
   std::vector<Step> steps_;   // By StepId().
   std::vector<EvalPoint> evaluations_;
-  std::vector<std::unordered_map<int64_t, Waiters>>
-      waiters_;                               // By trace shard.
-  std::vector<std::vector<Clock>> complete_;  // Likewise: CompleteClocks().
+  // By trace shard.
+  std::vector<std::unordered_map<int64_t, Waiters>> waiters_;
+  std::vector<std::vector<Clock>> complete_;  // CompleteClocks() of each.
 
   BatchMemory memory_;
   struct LossWindow {

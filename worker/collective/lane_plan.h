@@ -38,8 +38,8 @@ struct LanePlan {
   std::vector<Lane> lanes;  // By table.
   int64_t bytes_by_servers = 0;
   double seconds = 0;  // As predicted, for a sum of all.
-  double seconds_by_ranks =
-      0;  // Likewise, if all goes among the ranks that may.
+  // As predicted, if all goes among the ranks that may.
+  double seconds_by_ranks = 0;
 };
 // Of the tables that may go either way, the largest first, those go by the
 // servers that fit into the bytes with which the sum ends earliest; none if

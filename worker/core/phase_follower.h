@@ -76,7 +76,7 @@ class PhaseFollower {
   uint64_t promised_change_ = 0;
   Clock limit_ = 0;
   Clock arrived_ = -1;       // Clock at which the coordinator was told.
-  Clock entered_ = 0;        // Beginning of the phase; likewise.
+  Clock entered_ = 0;        // Beginning of the phase that it was told of.
   std::vector<bool> given_;  // By shard, since TookState().
 };
 

@@ -133,7 +133,7 @@ class WorkerCore {
   // The process will have to end soon: asks for a checkpoint, after which the
   // job ends, and goes on until then. Fail() with Cancelled if nobody is there
   // to be asked. One that joins again asks when it has joined; if that takes
-  // longer than kSuspendJoinMax, it fails likewise.
+  // longer than kSuspendJoinMax, it fails with Cancelled, too.
   void Suspend(const std::string& reason, absl::Time now, Effects* effects);
   // As Fail(), and the job ends, whether or not it could do without this
   // worker.

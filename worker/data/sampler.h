@@ -38,7 +38,7 @@ class Sampler {
   // The batch_size rows of step `step`, at least 0. Valid until the next call.
   absl::Span<const int64_t> Batch(Clock step);
   // The rows at the places [begin, end) of this epoch's order, which are in [0,
-  // examples]. Likewise.
+  // examples]. Valid until the next call.
   absl::Span<const int64_t> At(int64_t epoch, int64_t begin, int64_t end);
 
  private:

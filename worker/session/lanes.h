@@ -29,7 +29,7 @@ class Lanes {
 
  private:
   std::vector<std::optional<Lane>> lanes_;  // By table.
-  std::vector<int64_t> bytes_;              // Likewise.
+  std::vector<int64_t> bytes_;              // By table.
 };
 
 }  // namespace slackline

@@ -85,7 +85,7 @@ class Session {
     // asks for it (Keep), and gives it back (Restore).
     bool keeps_state = false;
     HealthBoard* health = nullptr;       // As in WorkerLoop::Options.
-    Inspector::Sources inspection = {};  // Likewise.
+    Inspector::Sources inspection = {};  // As in WorkerLoop::Options.
     // What protects all-reduce over tcp when a group connects, as in
     // Credentials. Empty: nothing does.
     std::function<std::optional<Secret>()> ring = {};

@@ -209,7 +209,7 @@ class WorkerLoop {
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;
   PeerLinks shard_threads_;  // Uses poller_.
-  LinkTrial trial_;          // Likewise, while the job forms.
+  LinkTrial trial_;          // Uses poller_, while the job forms.
 
   Waker waker_;
   mutable Mutex mutex_;

@@ -36,8 +36,7 @@ class KeptState {
   void Put(const std::string& key, const google::protobuf::MessageLite& value);
   // Of a key that is not there yet: then its value never changes. `value` is
   // called only in that case.
-  void PutOnce(const std::string& key,
-               absl::FunctionRef<std::string()> value);
+  void PutOnce(const std::string& key, absl::FunctionRef<std::string()> value);
   // Without effect if there is none.
   void Remove(const std::string& key);
   bool Has(const std::string& key) const { return state_.count(key) > 0; }
@@ -64,7 +63,8 @@ class StateReader {
   // Leaves the message as it is if the key is not there.
   absl::Status Read(const std::string& key,
                     google::protobuf::MessageLite* value) const;
-  // Likewise, of each key "PREFIX/N" in order. Stops at the first error.
+  // Reads the message of each key "PREFIX/N", in the order of N. Stops at the
+  // first error.
   template <typename Message>
   absl::Status ReadAll(
       absl::string_view prefix,

@@ -49,7 +49,7 @@ class JobConnection {
   // another job's. Else as CoordinatorClient::GetStatus().
   static absl::StatusOr<JobConnection> Open(const JobOptions& options);
 
-  // Asks for a new status; errors as above, and then the old one stays.
+  // Asks for a new status. Errors as of Open(), and then the old one stays.
   absl::Status Refresh();
 
   const config::ClusterConfig& config() const { return config_; }

@@ -25,7 +25,8 @@ struct RunOptions {
   std::string bin_dir;       // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;   // Times that each worker is started again.
-  // Likewise each server but the one with the coordinator. Not given: see
+  // Times that each server but the one with the coordinator is started again.
+  // Not given: see
   // ServerRestarts().
   std::optional<int> restart_servers = {};
   bool progress = true;
