@@ -57,7 +57,7 @@ void WritePayloadSizes(absl::Span<const Payload> payloads, std::byte* out) {
   for (const Payload& payload : payloads) write(payload.size());
 }
 
-absl::Status FrameSlicer::TakeSizes(size_t payloads_max,
+absl::Status FrameSlicer::ReadSizes(size_t payloads_max,
                                     absl::Span<const std::byte>* header) {
   if (header->empty() || header->front() != kSizesMark) return absl::OkStatus();
   told_ = true;

@@ -51,7 +51,7 @@ class FrameSlicer {
   // Takes the sizes, if there are any, off the front of a header frame.
   // InvalidArgument, fit for an ErrorReply: they make no sense, or are more
   // than `payloads_max`.
-  absl::Status TakeSizes(size_t payloads_max,
+  absl::Status ReadSizes(size_t payloads_max,
                          absl::Span<const std::byte>* header);
   // The sizes of the payloads in a frame of `bytes`; valid until the next call.
   // InvalidArgument, fit for an ErrorReply: the frame is none of those told.

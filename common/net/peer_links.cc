@@ -46,7 +46,8 @@ absl::StatusOr<std::unique_ptr<Channel>> PeerLinks::Connect(
   return channel;
 }
 
-absl::Status PeerLinks::TakeTcp(Owner to, Link& link, const absl::Status& why) {
+absl::Status PeerLinks::FallBackToTcp(Owner to, Link& link,
+                                      const absl::Status& why) {
   if (kind_ != config::Limits::AUTO) {
     return absl::InvalidArgumentError(absl::StrCat(
         "limits { transport: ", config::Limits::Transport_Name(kind_),
@@ -85,7 +86,7 @@ absl::Status PeerLinks::Send(Owner to, const Message& message) {
   }
   absl::Status sent = link->second.channel->Send(message);
   if (absl::IsFailedPrecondition(sent)) {
-    SL_RETURN_IF_ERROR(TakeTcp(to, link->second, sent));
+    SL_RETURN_IF_ERROR(FallBackToTcp(to, link->second, sent));
     sent = link->second.channel->Send(message);
   }
   return absl::IsResourceExhausted(sent) ? absl::OkStatus() : sent;
@@ -96,7 +97,7 @@ absl::Status PeerLinks::Receive(absl::FunctionRef<void(Owner, Message&)> take) {
     while (true) {
       absl::StatusOr<std::optional<Message>> message = link.channel->Receive();
       if (absl::IsFailedPrecondition(message.status())) {
-        SL_RETURN_IF_ERROR(TakeTcp(owner, link, message.status()));
+        SL_RETURN_IF_ERROR(FallBackToTcp(owner, link, message.status()));
         continue;
       }
       SL_RETURN_IF_ERROR(message.status());

@@ -62,7 +62,7 @@ class PeerLinks {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const wire::ServerMember& server, int thread);
   // The endpoint of the link is none for this process.
-  absl::Status TakeTcp(Owner to, Link& link, const absl::Status& why);
+  absl::Status FallBackToTcp(Owner to, Link& link, const absl::Status& why);
 
   Transport& transport_;
   Poller& poller_;

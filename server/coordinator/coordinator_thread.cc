@@ -236,7 +236,7 @@ void CoordinatorThread::Lead() {
       core_.OnMessage((*incoming)->from, (*incoming)->message,
                       options_.time.Now(), &effects);
     }
-    TakeRefusals();
+    CountRefusals();
     TakeCheckpoints(&effects);
     core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())
@@ -278,7 +278,7 @@ void CoordinatorThread::Record(const CoordinatorCore::Effects& effects) {
                        .number = static_cast<int64_t>(view)});
 }
 
-void CoordinatorThread::TakeRefusals() {
+void CoordinatorThread::CountRefusals() {
   const ChannelCounts counts = listener_->counts();
   refusals_.Look(counts, options_.time.Now());
   const MutexLock lock(refused_mutex_);

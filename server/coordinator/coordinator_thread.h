@@ -116,7 +116,7 @@ class CoordinatorThread {
   void EndCheckpoints(Poller* poller);
   void WriteSummary(Poller* poller);
   // Whom the listener has refused by now.
-  void TakeRefusals();
+  void CountRefusals();
   // False if this coordinator has ended by it, as failure() says.
   bool Perform(CoordinatorCore::Effects* effects);
   // Their parts in the order that the head of this file says.

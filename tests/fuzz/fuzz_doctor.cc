@@ -43,7 +43,7 @@ void Answer(doctor::Host said, doctor::Host* host) {
   *replies[1].mutable_opened() = std::move(*said.mutable_opened());
   *replies[2].mutable_marks_seen() = std::move(*said.mutable_marks_seen());
   for (doctor::Reply& reply : replies) {
-    if (CheckReply(reply).ok()) TakeReply(std::move(reply), host);
+    if (CheckReply(reply).ok()) AddReply(std::move(reply), host);
   }
 }
 

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
   absl::Span<const std::byte> header = whole;
   FrameSlicer slicer;
-  if (!slicer.TakeSizes(kPayloadsMax, &header).ok()) return 0;
+  if (!slicer.ReadSizes(kPayloadsMax, &header).ok()) return 0;
   SL_CHECK(header.size() <= whole.size() &&
                header.data() + header.size() == whole.data() + whole.size(),
            "something else than the front was taken");

@@ -78,7 +78,7 @@ void SendAll(ChangedFiles* changed, SentFiles* sent, size_t bytes_max) {
     std::vector<agent::FilePart> parts;
     all = changed->Look(bytes_max, &parts);
     for (const agent::FilePart& part : parts) {
-      const absl::Status taken = sent->Take("h1", part);
+      const absl::Status taken = sent->Add("h1", part);
       ASSERT_TRUE(taken.ok()) << taken;
     }
   }
@@ -168,7 +168,7 @@ TEST(SentFilesTest, WhatCouldNotBeWrittenIsMissingUntilItHasComeAnew) {
     EXPECT_TRUE(changed.Look(10 << 20, &parts));
     absl::Status last;
     for (const agent::FilePart& part : parts)
-      last.Update(sent.Take("h1", part));
+      last.Update(sent.Add("h1", part));
     return last;
   };
   const std::string path = absl::StrCat(there, "/metrics.jsonl");
@@ -230,12 +230,12 @@ TEST(SentFilesTest, NamesThatLeadElsewhereAreRefused) {
     part.set_name(name);
     part.set_anew(true);
     part.set_complete(true);
-    EXPECT_FALSE(sent.Take("h1", part).ok()) << name;
+    EXPECT_FALSE(sent.Add("h1", part).ok()) << name;
   }
   agent::FilePart large;
   large.set_name("a.json");
   large.set_data(std::string(kFilePartBytesMax + 1, 'x'));
-  EXPECT_FALSE(sent.Take("h1", large).ok());
+  EXPECT_FALSE(sent.Add("h1", large).ok());
 }
 
 TEST(SentFilesTest, AFileOfAnotherHostWithTheSameNameIsBesideIt) {
@@ -247,7 +247,7 @@ TEST(SentFilesTest, AFileOfAnotherHostWithTheSameNameIsBesideIt) {
   part.set_complete(true);
   for (const char* const host : {"h1", "h2"}) {
     part.set_data(host);
-    ASSERT_TRUE(sent.Take(host, part).ok());
+    ASSERT_TRUE(sent.Add(host, part).ok());
   }
   EXPECT_EQ(Get(folder.path() + "/own.json"), "h1");
   EXPECT_EQ(Get(folder.path() + "/from-h2/own.json"), "h2");

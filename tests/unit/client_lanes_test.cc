@@ -166,7 +166,7 @@ TEST_F(PushLaneTest, WhatHasMovedLeavesWithItsBytes) {
   view_.set_number(3);
   view_.set_owner_thread(0, 1);
   view_.set_owner_thread(4, 1);
-  ASSERT_TRUE(routes_.Take(*View::Create(view_)).moved);
+  ASSERT_TRUE(routes_.Adopt(*View::Create(view_)).moved);
   StraysByOwner strays;
   lane_.TakeStrays(Parts(), &strays);
   ASSERT_EQ(strays.size(), 1u);

@@ -63,7 +63,7 @@ std::string Cut(const std::vector<uint64_t>& numbers,
     std::memcpy(header.data() + 1, numbers.data(), header.size() - 1);
   absl::Span<const std::byte> rest = header;
   FrameSlicer slicer;
-  absl::Status status = slicer.TakeSizes(payloads_max, &rest);
+  absl::Status status = slicer.ReadSizes(payloads_max, &rest);
   std::string text;
   for (const size_t frame : frames) {
     if (!status.ok()) break;
@@ -120,7 +120,7 @@ TEST(PayloadFramesTest, ComeApartAsTheyWere) {
     const Frames sent = FramesOf(payloads);
     absl::Span<const std::byte> header = sent.header;
     FrameSlicer slicer;
-    Must(slicer.TakeSizes(payloads.size(), &header));
+    Must(slicer.ReadSizes(payloads.size(), &header));
     EXPECT_TRUE(header.empty());
     size_t next = 0;
     for (const std::string& frame : sent.frames) {
@@ -142,7 +142,7 @@ TEST(PayloadFramesTest, AHeaderWithoutSizesIsLeftAlone) {
   const std::vector<std::byte> bytes(20, std::byte{8});
   absl::Span<const std::byte> header = bytes;
   FrameSlicer slicer;
-  Must(slicer.TakeSizes(2, &header));
+  Must(slicer.ReadSizes(2, &header));
   EXPECT_EQ(header.size(), bytes.size());
   EXPECT_THAT(Must(slicer.Slice(70)), ElementsAre(70));
   EXPECT_THAT(Must(slicer.Slice(0)), ElementsAre(0));

@@ -261,7 +261,7 @@ TEST(ReplicaTest, InitializingForgetsEverything) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  EXPECT_TRUE(copy.replica->Take(RandomState(rng, view)).ok());
+  EXPECT_TRUE(copy.replica->Load(RandomState(rng, view)).ok());
   EXPECT_TRUE(copy.replica->Initialize(kSeed, {}).ok());
   EXPECT_EQ(copy.Portraits(), Servers(view).Portraits());
 }
@@ -271,7 +271,7 @@ TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Take(state).ok());
+  EXPECT_TRUE(copy.replica->Load(state).ok());
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard}).value()),
               Portrait(state.shards[static_cast<size_t>(shard)]));
@@ -283,7 +283,7 @@ TEST(ReplicaTest, BeginsWithWhatAnotherOptimizerHad) {
   const wire::View view = NewView(1);
   Copy of(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(of.replica->Take(state).ok());
+  EXPECT_TRUE(of.replica->Load(state).ok());
   const std::vector<TableState> had = of.replica->State().value();
   // One number of updates for each table, that of its newest shard.
   ASSERT_EQ(had.size(), 2u);
@@ -314,7 +314,7 @@ TEST(ReplicaTest, ServersAndReplicasTellTheSameState) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult pulled = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Take(pulled).ok());
+  EXPECT_TRUE(copy.replica->Load(pulled).ok());
   const std::vector<TableState> of_replica = copy.replica->State().value();
   const std::vector<TableState> of_servers = TableStatesOf(pulled);
   ASSERT_EQ(of_replica.size(), of_servers.size());
@@ -330,7 +330,7 @@ TEST(ReplicaTest, WhatItTookIsInTheModel) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Take(state).ok());
+  EXPECT_TRUE(copy.replica->Load(state).ok());
   const absl::Span<const float> weight = copy.model->parameter(0);
   EXPECT_EQ(std::memcmp(weight.data() + 4, state.shards[1].values.data(), 16),
             0);
@@ -343,7 +343,7 @@ TEST(ReplicaTest, WhatItGaveDoesNotChange) {
   const ClientCore::ShardValue given =
       copy.replica->Give(*copy.seen, ShardId{0}).value();
   const std::vector<std::string> before = Portrait(given);
-  EXPECT_TRUE(copy.replica->Take(RandomState(rng, view)).ok());
+  EXPECT_TRUE(copy.replica->Load(RandomState(rng, view)).ok());
   EXPECT_EQ(Portrait(given), before);
 }
 
@@ -352,7 +352,7 @@ TEST(ReplicaTest, GivesTheShardsOfANewerView) {
   wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Take(state).ok());
+  EXPECT_TRUE(copy.replica->Load(state).ok());
   Split(1, 5, &view);  // Elements 4 to 8 of the weights.
   Split(5, 7, &view);
   const std::shared_ptr<const View> cut = Seen(view);
@@ -427,7 +427,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
     state.shards[s].slots.back() =
         Floats(std::vector<float>(state.shards[s].values.size() / 4, 0.3f));
   }
-  EXPECT_TRUE(copy.replica->Take(state).ok());
+  EXPECT_TRUE(copy.replica->Load(state).ok());
   const Gradients gradients = RandomGradients(rng, *copy.model);
   FakeGroup group(1);
   bool group_failed = false;
@@ -674,7 +674,7 @@ TEST(ReplicaTest, AStepInWhichNobodyCountsChangesNothing) {
   Copy* const copies[] = {&first, &second};
   Rng rng(2);
   const ClientCore::PullResult state = RandomState(rng, view);
-  for (Copy* const copy : copies) ASSERT_TRUE(copy->replica->Take(state).ok());
+  for (Copy* const copy : copies) ASSERT_TRUE(copy->replica->Load(state).ok());
   const auto before = first.Portraits();
   FakeGroup group(2);
   group.Run([&](int rank, Collective& own) {
@@ -833,7 +833,7 @@ struct Group {
     const wire::View view = NewView(static_cast<int>(clocks.size()));
     for (size_t rank = 0; rank < clocks.size(); ++rank) {
       copies.push_back(std::make_unique<Copy>(view));
-      EXPECT_TRUE(copies.back()->replica->Take(RandomState(rng, view)).ok());
+      EXPECT_TRUE(copies.back()->replica->Load(RandomState(rng, view)).ok());
       before.push_back(copies.back()->Portraits());
     }
   }

@@ -25,7 +25,7 @@ class RoutesTest : public ::testing::Test {
   // Under the next number.
   Routes::Change Take() {
     view_.set_number(view_.number() + 1);
-    return routes_.Take(*View::Create(view_));
+    return routes_.Adopt(*View::Create(view_));
   }
   void Split(int32_t shard, int64_t at) {
     wire::Split& split = *view_.add_split();

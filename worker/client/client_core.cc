@@ -32,7 +32,7 @@ ClientParts ClientCore::Parts(absl::Time now, Effects* effects) {
 void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
                         Effects* effects) {
   if (view->number() <= routes_.view().number()) return;
-  const Routes::Change change = routes_.Take(std::move(view));
+  const Routes::Change change = routes_.Adopt(std::move(view));
   if (this->view().FindWorker(options_.rank, options_.incarnation) == nullptr)
     effects->fenced = true;
   for (const ShardSplit& split : change.splits) {

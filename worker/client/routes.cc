@@ -32,7 +32,7 @@ uint64_t Routes::ViewIsAsOf(int32_t shard) const {
   return move == nullptr ? view_->number() : move->id() - 1;
 }
 
-Routes::Change Routes::Take(std::shared_ptr<const View> view) {
+Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
   Change change;
   // To whom we would have sent until now; of shards that may be elsewhere.
   std::map<int32_t, Owner> known;

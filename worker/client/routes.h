@@ -2,7 +2,7 @@
 // newest view says it of all shards; what a server has told of a shard since
 // counts until a view is as new as that.
 //
-// Owns the view and what servers have told. Transitions: Take() a newer view,
+// Owns the view and what servers have told. Transitions: Adopt() a newer view,
 // which may split shards in two, and Relocate() one shard. It knows at most one
 // newer place for each shard. Every shard has exactly one owner at any time,
 // and the owner is a thread of a server that the view has had.
@@ -51,7 +51,7 @@ class Routes {
 
   // The view is newer than view(). Both parts of a shard that it splits in two
   // are where the whole was, unless the view is newer than that knowledge.
-  Change Take(std::shared_ptr<const View> view);
+  Change Adopt(std::shared_ptr<const View> view);
 
   // Learns where the shard is, if that is newer than what is known and the view
   // has that shard and that shard thread; else nothing changes. True if the

@@ -103,8 +103,8 @@ void SumClientCore::OnQueueFull(const Send& send, absl::Time now) {
                  now);
 }
 
-absl::Status SumClientCore::Take(size_t thread, const Message& message,
-                                 absl::Time now) {
+absl::Status SumClientCore::OnAnswer(size_t thread, const Message& message,
+                                     absl::Time now) {
   const std::string& name = options_.threads[thread];
   Link& link = links_[thread];
   if (message.header.has_error_reply()) {
@@ -151,7 +151,7 @@ absl::Status SumClientCore::Take(size_t thread, const Message& message,
 void SumClientCore::OnMessage(size_t thread, const Message& message,
                               absl::Time now, Effects* effects) {
   if (!running()) return;  // Of what has failed before.
-  const absl::Status status = Take(thread, message, now);
+  const absl::Status status = OnAnswer(thread, message, now);
   if (!status.ok() || !running()) return End(status, effects);
   SendWhatFits(thread, now, effects);
 }

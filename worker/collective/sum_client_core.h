@@ -102,7 +102,7 @@ class SumClientCore {
   void SendWhatFits(size_t thread, absl::Time now, Effects* effects);
   void End(absl::Status status, Effects* effects);
   // Why an answer of the thread ends the operation; OK if it does not.
-  absl::Status Take(size_t thread, const Message& message, absl::Time now);
+  absl::Status OnAnswer(size_t thread, const Message& message, absl::Time now);
   std::string Silent() const;  // Whoever has not answered.
 
   const Options options_;

@@ -150,7 +150,7 @@ Version Replica::VersionOf(const View& view, ShardId shard) const {
   return versions_[static_cast<size_t>(shard)];
 }
 
-absl::Status Replica::Take(const ClientCore::PullResult& pulled) {
+absl::Status Replica::Load(const ClientCore::PullResult& pulled) {
   view_ = pulled.view;
   versions_.resize(pulled.shards.size());
   for (size_t s = 0; s < pulled.shards.size(); ++s) {

@@ -26,7 +26,7 @@ namespace slackline {
 class Replica {
  public:
   // The parameters are those of `parameters`, which outlive the replica.
-  // Whatever is there counts until Initialize() or Take(). Everything lies in
+  // Whatever is there counts until Initialize() or Load(). Everything lies in
   // `memory`, like the parameters.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       ParameterMemory* parameters, const LearningRateSchedule& schedule,
@@ -43,7 +43,7 @@ class Replica {
   // any, one for each table and fit for it (CheckTableStates()).
   absl::Status Initialize(uint64_t seed, absl::Span<const TableState> states);
   // The state that the servers have. `pulled` is of PullState().
-  absl::Status Take(const ClientCore::PullResult& pulled);
+  absl::Status Load(const ClientCore::PullResult& pulled);
   // A copy of what the optimizer keeps of each table.
   absl::StatusOr<std::vector<TableState>> State();
   // A copy of one shard, as `view` splits it.

@@ -489,7 +489,7 @@ absl::Status Session::Life::FinishReducing(Clock of, int64_t examples,
 absl::Status Session::Life::Perform(const WorkerCore::TakeState& action,
                                     std::optional<Task>*) {
   if (replica == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
-  SL_RETURN_IF_ERROR(replica->Take(*action.state));
+  SL_RETURN_IF_ERROR(replica->Load(*action.state));
   WorkerCore::Moved moved{.bytes = replica->bytes()};
   SL_ASSIGN_OR_RETURN(moved.model_hash, replica->Hash(*action.state->view));
   loop.Tell(

@@ -32,7 +32,7 @@ ShmChannel::~ShmChannel() {
     const int wait_ms = static_cast<int>(
         absl::ToInt64Milliseconds(until - TimeSource().Now()) + 1);
     poll(&entry, 1, wait_ms);
-    connection_->gone = !connection_->link->TakeWakes();
+    connection_->gone = !connection_->link->ReadWakes();
     connection_->Flush();
   }
   Disconnect();
@@ -78,13 +78,13 @@ absl::Status ShmChannel::TryToConnect() {
   return absl::OkStatus();
 }
 
-void ShmChannel::TakeEvents() {
-  if (!welcome_ && !TakeWelcome()) return;
-  connection_->gone = connection_->gone || !connection_->link->TakeWakes();
+void ShmChannel::ReadEvents() {
+  if (!welcome_ && !ReadWelcome()) return;
+  connection_->gone = connection_->gone || !connection_->link->ReadWakes();
   connection_->Flush();
 }
 
-bool ShmChannel::TakeWelcome() {
+bool ShmChannel::ReadWelcome() {
   ShmRefusal refusal{};
   Packet packet =
       ReceivePacket(connection_->link->socket(),
@@ -143,7 +143,7 @@ absl::StatusOr<std::optional<Message>> ShmChannel::Receive() {
   if (connection_ == nullptr) return std::nullopt;
   std::optional<Message> message = ReceiveMessage();
   if (message.has_value() || connection_ == nullptr) return message;
-  TakeEvents();
+  ReadEvents();
   if (!refused_.ok()) return refused_;
   return connection_ == nullptr ? std::nullopt : ReceiveMessage();
 }

@@ -55,8 +55,8 @@ class ShmChannel : public Channel {
   void Connect(absl::Time now);
   absl::Status TryToConnect();
   // Takes in what the socket has to say.
-  void TakeEvents();
-  bool TakeWelcome();
+  void ReadEvents();
+  bool ReadWelcome();
   void Refuse(absl::string_view why);
   std::optional<Message> ReceiveMessage();
   void Disconnect();

@@ -30,7 +30,7 @@ void ShmLink::Wake() const {
   static_cast<void>(SendPacket(socket_, {&wake, 1}, {}));
 }
 
-bool ShmLink::TakeWakes() const {
+bool ShmLink::ReadWakes() const {
   std::array<std::byte, 8> bytes;
   for (int i = 0; i < kPacketsPerCall; ++i) {
     const Packet packet = ReceivePacket(socket_, absl::MakeSpan(bytes));

@@ -84,7 +84,7 @@ class ShmLink : public ShmPeer {
 
   void Wake() const;
   // Takes the wakes that have come. False: the other end is gone.
-  bool TakeWakes() const;
+  bool ReadWakes() const;
   bool Gone() const;
 
  private:

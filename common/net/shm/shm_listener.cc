@@ -86,7 +86,7 @@ absl::StatusOr<std::optional<Listener::Incoming>> ShmListener::Receive() {
 std::optional<Listener::Incoming> ShmListener::ReceiveShared() {
   for (bool looked = false;;) {
     if (busy_.empty() && !std::exchange(looked, true)) {
-      TakeEvents();
+      ReadEvents();
       std::erase_if(quiet_, [&](Peer* peer) {
         if (!peer->connection->HasNews()) return false;
         busy_.push_back(peer);
@@ -132,7 +132,7 @@ std::optional<Listener::Incoming> ShmListener::ReceiveFrom(Peer* peer,
   return std::nullopt;
 }
 
-void ShmListener::TakeEvents() {
+void ShmListener::ReadEvents() {
   if (accept_again_ != absl::InfiniteFuture() &&
       accept_again_ <= TimeSource().Now() && events_.Add(listening_, 0).ok()) {
     accept_again_ = absl::InfiniteFuture();
@@ -156,7 +156,7 @@ void ShmListener::TakeEvents() {
     const auto peer = peers_.find(key);
     if (peer == peers_.end()) continue;
     ShmConnection& connection = *peer->second->connection;
-    if (!connection.link->TakeWakes()) {
+    if (!connection.link->ReadWakes()) {
       connection.gone = true;
       // It would be news for ever.
       events_.Remove(connection.link->socket());

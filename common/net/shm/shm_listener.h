@@ -53,7 +53,7 @@ class ShmListener : public Listener {
 
   std::optional<Incoming> ReceiveShared();
   std::optional<Incoming> ReceiveFrom(Peer* peer, bool* over);
-  void TakeEvents();
+  void ReadEvents();
   void Accept();
   // False: whoever it is, it has not said who in the right way.
   bool Greet(Descriptor* socket, uint64_t key);

@@ -301,14 +301,14 @@ absl::StatusOr<std::optional<ShmReader::Incoming>> ShmReader::Receive() {
       SayRead();
       return std::nullopt;
     }
-    SL_RETURN_IF_ERROR(TakePiece());
+    SL_RETURN_IF_ERROR(ReadPiece());
     if (read_ - said_ >= ShmStream::kRingBytes / 4) SayRead();
   }
   SayRead();
   return EndMessage();
 }
 
-absl::Status ShmReader::TakePiece() {
+absl::Status ShmReader::ReadPiece() {
   constexpr size_t kRing = ShmStream::kRingBytes;
   const uint64_t there =
       stream_->written.load(std::memory_order_acquire) - read_;
@@ -330,14 +330,14 @@ absl::Status ShmReader::TakePiece() {
   }
   if ((head.flags & kSkip) == 0) {
     SL_RETURN_IF_ERROR(in_arena
-                           ? TakeFromArena(head)
-                           : TakeFromRing(head, stream_->ring + at + kHead));
+                           ? ReadFromArena(head)
+                           : ReadFromRing(head, stream_->ring + at + kHead));
   }
   read_ += size;
   return absl::OkStatus();
 }
 
-absl::Status ShmReader::TakeFromArena(const Head& head) {
+absl::Status ShmReader::ReadFromArena(const Head& head) {
   const absl::Span<const std::byte> arena = peer_->arena();
   if (head.offset > arena.size() || head.bytes > arena.size() - head.offset ||
       head.slot >= ShmStream::kSlots || part_bytes_ > 0 ||
@@ -358,7 +358,7 @@ absl::Status ShmReader::TakeFromArena(const Head& head) {
   return absl::OkStatus();
 }
 
-absl::Status ShmReader::TakeFromRing(const Head& head, const std::byte* data) {
+absl::Status ShmReader::ReadFromRing(const Head& head, const std::byte* data) {
   const bool last_piece = (head.flags & kMorePieces) == 0;
   const bool last_part = (head.flags & kMoreParts) == 0;
   if (part_bytes_ == 0) {

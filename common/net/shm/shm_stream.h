@@ -154,9 +154,9 @@ class ShmReader {
  private:
   struct Head;
   struct Lease;
-  absl::Status TakePiece();
-  absl::Status TakeFromArena(const Head& head);
-  absl::Status TakeFromRing(const Head& head, const std::byte* data);
+  absl::Status ReadPiece();
+  absl::Status ReadFromArena(const Head& head);
+  absl::Status ReadFromRing(const Head& head, const std::byte* data);
   void EndPart(Payload part, bool last);
   void SayRead();
   Incoming EndMessage();

@@ -260,7 +260,7 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     tag_->Begin();
   }
   FrameSlicer slicer;
-  if (status.ok()) status = slicer.TakeSizes(payloads_max(), &rest);
+  if (status.ok()) status = slicer.ReadSizes(payloads_max(), &rest);
   if (status.ok()) status = ParseHeader(rest, &message->header);
   int64_t bytes = static_cast<int64_t>(rest.size());
   bytes_on_wire_ = BytesOnWire(header.size(), encrypted_);

@@ -254,8 +254,8 @@ class Agent {
       case agent::ToAgent::kStart:
         done = Start(message.start(), &answer);
         break;
-      case agent::ToAgent::kTakePort:
-        done = TakePort(message.take_port(), &answer);
+      case agent::ToAgent::kReservePort:
+        done = ReservePort(message.reserve_port(), &answer);
         break;
       case agent::ToAgent::kEndProcesses:
         processes_ = MemberProcesses();
@@ -426,7 +426,8 @@ class Agent {
     return started;
   }
 
-  absl::Status TakePort(const agent::TakePort& take, agent::Answer* answer) {
+  absl::Status ReservePort(const agent::ReservePort& take,
+                           agent::Answer* answer) {
     if (take.port() != 0) return CheckPortFree(take.host(), take.port());
     SL_ASSIGN_OR_RETURN(PortReservation port,
                         PortReservation::AnyFree(take.host()));

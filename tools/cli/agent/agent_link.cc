@@ -284,11 +284,11 @@ bool AgentLink::ReadSome() {
       why_over_ = "it says more than any agent does";
       return false;
     }
-    Take(std::move(message));
+    OnMessage(std::move(message));
   }
 }
 
-void AgentLink::Take(agent::FromAgent message) {
+void AgentLink::OnMessage(agent::FromAgent message) {
   switch (message.what_case()) {
     case agent::FromAgent::kHello:
       hello_ = std::move(*message.mutable_hello());
@@ -307,7 +307,7 @@ void AgentLink::Take(agent::FromAgent message) {
       {
         // A slow disk keeps nobody from what has come.
         const MutexRelease release(mutex_);
-        taken = files->Take(host_, message.file_part());
+        taken = files->Add(host_, message.file_part());
       }
       if (taken.ok()) break;
       if (absl::IsUnavailable(taken)) {

@@ -75,7 +75,8 @@ class AgentLink {
   // False: nothing more comes.
   bool ReadSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WriteSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Take(agent::FromAgent message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnMessage(agent::FromAgent message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For the files that could not be written.
   void AskAgain(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

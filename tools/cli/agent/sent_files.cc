@@ -23,7 +23,7 @@ absl::Status WriteError(const std::string& path) {
 
 }  // namespace
 
-absl::Status SentFiles::Take(const std::string& host,
+absl::Status SentFiles::Add(const std::string& host,
                              const agent::FilePart& part) {
   if (!part.anew() && IsUseless(host, part.name())) return absl::OkStatus();
   const absl::Status written = Write(host, part);

@@ -21,7 +21,7 @@ class SentFiles {
   // file of another host has already is taken below from-HOST/.
   // InvalidArgument: no agent sends such a part; Unavailable: the file cannot
   // be written, and counts as missing until it comes anew and is complete.
-  absl::Status Take(const std::string& host, const agent::FilePart& part);
+  absl::Status Add(const std::string& host, const agent::FilePart& part);
 
   struct Missing {
     std::string host;

@@ -254,7 +254,7 @@ class JobExaminer {
     doctor::Question question;
     *question.mutable_look() = std::move(look);
     doctor::Host here;
-    TakeReply(examiner_.Answer(question).value(), &here);
+    AddReply(examiner_.Answer(question).value(), &here);
     doctor::HostFacts& facts = *examination->facts().mutable_here();
     facts = std::move(*here.mutable_facts());
     const bool any_reads =
@@ -329,7 +329,7 @@ int ExamineJob(const DoctorOptions& given) {
       options.run.out_dir = options.run.config_path;
     options.run.config_path += "/cluster.textproto";
   }
-  if (const absl::Status hosts = TakeKnownHosts(&options.run); !hosts.ok()) {
+  if (const absl::Status hosts = SetKnownHosts(&options.run); !hosts.ok()) {
     Fail("doctor", hosts);
     return kExitUsage;
   }

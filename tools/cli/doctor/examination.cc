@@ -59,7 +59,7 @@ std::vector<std::string> Examination::Reached() const {
   return reached;
 }
 
-absl::Status Examination::TakeEach(
+absl::Status Examination::ForEachReply(
     const std::vector<std::string>& hosts,
     std::vector<absl::StatusOr<doctor::Reply>> replies,
     const std::function<void(size_t, doctor::Reply)>& take) {
@@ -88,7 +88,7 @@ absl::Status Examination::AskAll(
   std::vector<absl::StatusOr<doctor::Reply>> replies =
       ask_(std::move(questions), wait_max);
   const absl::Duration took = time.WallNow() - asked;
-  return TakeEach(
+  return ForEachReply(
       reached, std::move(replies), [&](size_t i, doctor::Reply reply) {
         doctor::Host& host = *HostOf(reached[i]);
         // The host has looked at its clock at some time in between; the
@@ -99,7 +99,7 @@ absl::Status Examination::AskAll(
           host.set_clock_ahead_us(absl::ToInt64Microseconds(
               absl::FromUnixNanos(reply.wall_ns()) - (asked + took / 2)));
         }
-        TakeReply(std::move(reply), &host);
+        AddReply(std::move(reply), &host);
       });
 }
 
@@ -187,13 +187,13 @@ absl::Status Examination::MeasurePairs(bool from_here) {
       }
       continue;
     }
-    SL_RETURN_IF_ERROR(
-        TakeEach(reached, ask_(std::move(questions), kRoundMax),
-                 [&](size_t i, doctor::Reply reply) {
-                   *pairs[i].mutable_connection() =
-                       std::move(*reply.mutable_tried()->mutable_connection());
-                   *facts_.add_pair() = std::move(pairs[i]);
-                 }));
+    SL_RETURN_IF_ERROR(ForEachReply(
+        reached, ask_(std::move(questions), kRoundMax),
+        [&](size_t i, doctor::Reply reply) {
+          *pairs[i].mutable_connection() =
+              std::move(*reply.mutable_tried()->mutable_connection());
+          *facts_.add_pair() = std::move(pairs[i]);
+        }));
   }
   return absl::OkStatus();
 }
@@ -219,7 +219,7 @@ absl::Status Examination::TryPairs(bool from_here) {
     }
   }
   if (from_here) TryFromHere(/*transfer=*/false);
-  return TakeEach(
+  return ForEachReply(
       reached, ask_(std::move(questions), kRoundMax),
       [&](size_t i, const doctor::Reply& reply) {
         int next = 0;

@@ -63,9 +63,10 @@ class Examination {
                         bool transfer) const;
   // Calls `take` with the place and the reply of each host whose reply can be
   // used; others are unreached. IsInterruption(), and nothing else.
-  absl::Status TakeEach(const std::vector<std::string>& hosts,
-                        std::vector<absl::StatusOr<doctor::Reply>> replies,
-                        const std::function<void(size_t, doctor::Reply)>& take);
+  absl::Status ForEachReply(
+      const std::vector<std::string>& hosts,
+      std::vector<absl::StatusOr<doctor::Reply>> replies,
+      const std::function<void(size_t, doctor::Reply)>& take);
   void TryFromHere(bool transfer);
 
   const AskHosts ask_;

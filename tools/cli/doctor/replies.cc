@@ -55,7 +55,7 @@ absl::Status CheckReply(const doctor::Reply& reply) {
       "an answer has longer lists, texts or numbers than any agent sends");
 }
 
-void TakeReply(doctor::Reply reply, doctor::Host* host) {
+void AddReply(doctor::Reply reply, doctor::Host* host) {
   switch (reply.what_case()) {
     case doctor::Reply::kFacts:
       *host->mutable_facts() = std::move(*reply.mutable_facts());

@@ -17,6 +17,6 @@ absl::Status CheckReply(const doctor::Reply& reply);
 
 // Keeps what the host says of itself. What it has tried is of pairs of hosts,
 // and left out.
-void TakeReply(doctor::Reply reply, doctor::Host* host);
+void AddReply(doctor::Reply reply, doctor::Host* host);
 
 }  // namespace slackline

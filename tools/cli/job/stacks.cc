@@ -73,20 +73,20 @@ absl::StatusOr<StacksQuestion> StacksQuestion::Ask(
   SL_ASSIGN_OR_RETURN(const wire::InspectionState state,
                       client->BeginInspection(inspect, wait_max));
   question.number_ = state.number();
-  question.Take(state);
+  question.Add(state);
   return question;
 }
 
 absl::StatusOr<std::optional<wire::Inspected>> StacksQuestion::Next() {
   SL_ASSIGN_OR_RETURN(CoordinatorClient::InspectionNews news,
                       client_->NextOfInspection(number_, received_, wait_max_));
-  Take(news.state);
+  Add(news.state);
   if (!news.state.has_part()) return std::nullopt;
   ++received_;
   return std::move(*news.state.mutable_part());
 }
 
-void StacksQuestion::Take(const wire::InspectionState& state) {
+void StacksQuestion::Add(const wire::InspectionState& state) {
   missing_.clear();
   for (const wire::MemberName& name : state.missing())
     missing_.push_back(MemberText(name));

@@ -53,7 +53,7 @@ class StacksQuestion {
  private:
   StacksQuestion(CoordinatorClient* client, absl::Duration wait_max)
       : client_(client), wait_max_(wait_max) {}
-  void Take(const wire::InspectionState& state);
+  void Add(const wire::InspectionState& state);
 
   CoordinatorClient* client_;
   absl::Duration wait_max_;

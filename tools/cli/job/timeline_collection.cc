@@ -124,7 +124,7 @@ void TimelineCollection::Note(const wire::InspectionState& state) {
   over_ = !state.has_part() && missing_.empty();
 }
 
-absl::StatusOr<bool> TimelineCollection::TakePart(absl::Duration wait_max) {
+absl::StatusOr<bool> TimelineCollection::ReceivePart(absl::Duration wait_max) {
   SL_ASSIGN_OR_RETURN(const CoordinatorClient::InspectionNews news,
                       client_.NextOfInspection(number_, received_, wait_max));
   Note(news.state);

@@ -65,7 +65,7 @@ class TimelineCollection {
 
   // Takes in a part, if one is there: true. Errors of the connection, or of the
   // file; what has come before stays.
-  absl::StatusOr<bool> TakePart(absl::Duration wait_max);
+  absl::StatusOr<bool> ReceivePart(absl::Duration wait_max);
   // Nothing more will come.
   bool over() const { return over_; }
   int32_t parts() const { return written_; }

@@ -82,7 +82,7 @@ absl::Status Trace(const TraceOptions& options) {
   std::string cut_short;
   bool by_user = false;
   while (!collection->over()) {
-    const absl::StatusOr<bool> took = collection->TakePart(job.wait_max());
+    const absl::StatusOr<bool> took = collection->ReceivePart(job.wait_max());
     if (!took.ok()) {
       // The job may have ended meanwhile, with its coordinator.
       if (collection->parts() == 0) return took.status();

@@ -108,7 +108,7 @@ absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options) {
   return plan;
 }
 
-absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
+absl::Status SetHosts(const SlurmPlan& plan, RunOptions* options) {
   if (options->hosts.empty() && options->host_file.empty()) {
     if (!plan.is_slurm) TakeStandInsOfRay(options);
     if (!plan.is_slurm || plan.on_named_hosts) return absl::OkStatus();
@@ -139,7 +139,7 @@ absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options) {
   return absl::OkStatus();
 }
 
-absl::Status TakeKnownHosts(RunOptions* options) {
+absl::Status SetKnownHosts(RunOptions* options) {
   if (const std::optional<config::ClusterConfig> given = WhatIsGiven(*options);
       given.has_value() && given->launch().has_kubernetes()) {
     return absl::FailedPreconditionError(
@@ -149,7 +149,7 @@ absl::Status TakeKnownHosts(RunOptions* options) {
   }
   SL_ASSIGN_OR_RETURN(SlurmPlan plan, PlanSlurm(options));
   plan.submits = false;
-  return TakeHosts(plan, options);
+  return SetHosts(plan, options);
 }
 
 bool HasStandIns(const config::ClusterConfig& config) {

@@ -24,11 +24,11 @@ absl::StatusOr<SlurmPlan> PlanSlurm(RunOptions* options);
 
 // Reads --hosts or --hostfile, or asks Slurm; of a job that is to be submitted,
 // or for which Ray has to give nodes, the hosts are stand-ins.
-absl::Status TakeHosts(const SlurmPlan& plan, RunOptions* options);
+absl::Status SetHosts(const SlurmPlan& plan, RunOptions* options);
 
 // The hosts of a job that is looked at now, not submitted. FailedPrecondition:
 // Slurm gives them, and this program does not run in an allocation.
-absl::Status TakeKnownHosts(RunOptions* options);
+absl::Status SetKnownHosts(RunOptions* options);
 
 // The hosts are not known before Slurm or Ray has given them.
 bool HasStandIns(const config::ClusterConfig& config);

@@ -97,7 +97,7 @@ class ThisMachine : public JobPlace {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int> TakePort(int port) override {
+  absl::StatusOr<int> ReservePort(int port) override {
     if (port != 0) {
       for (const std::string& host : CoordinatorHosts(config_))
         SL_RETURN_IF_ERROR(AboutPort(CheckPortFree(host, port)));
@@ -190,7 +190,7 @@ class OtherMachines : public JobPlace {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int> TakePort(int port) override {
+  absl::StatusOr<int> ReservePort(int port) override {
     std::vector<RemoteHosts::Request> requests;
     for (const std::string& host : CoordinatorHosts(config_)) {
       agent::ToAgent message;

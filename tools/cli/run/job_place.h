@@ -50,7 +50,7 @@ class JobPlace {
   virtual absl::Status Connect(SignalWatch* signals) = 0;
   // A port for the coordinator: `port`, which has to be free there, or for 0
   // any free one, which stays so while this lives.
-  virtual absl::StatusOr<int> TakePort(int port) = 0;
+  virtual absl::StatusOr<int> ReservePort(int port) = 0;
   // Refuses, or warns of, a job that is too large.
   virtual absl::Status CheckCapacity(const std::string& data_dir) = 0;
   // Refuses a job that could not start there, with a line for each cause:

@@ -38,7 +38,7 @@ absl::Status DryRun(const RunOptions& options,
   const bool has_stand_ins = HasStandIns(config);
   SL_RETURN_IF_ERROR(place->Check());
   if (!options.resume.empty())
-    SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
+    SL_RETURN_IF_ERROR(ReadCheckpointOf(options, config, display).status());
   std::string data_dir;
   if (!options.data_dir.empty()) {  // Else it might have to be fetched.
     SL_ASSIGN_OR_RETURN(data_dir, place->FindData());
@@ -116,7 +116,7 @@ int Run(const RunOptions& given) {
     complain(plan.status().message());
     return kExitUsage;
   }
-  if (const absl::Status hosts = TakeHosts(*plan, &options); !hosts.ok()) {
+  if (const absl::Status hosts = SetHosts(*plan, &options); !hosts.ok()) {
     complain(hosts.message());
     return kExitUsage;
   }

@@ -42,7 +42,7 @@ bool ResumesOwn(const RunOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(
+absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
     const RunOptions& options, const config::ClusterConfig& config,
     Display* display) {
   std::string path = options.resume;
@@ -106,9 +106,9 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
           : ModeText(config));
 }
 
-absl::Status TakeRunInFolder(const config::ClusterConfig& config,
-                             RunOptions* options, bool* has_run,
-                             std::optional<int>* over, Display* display) {
+absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
+                               RunOptions* options, bool* has_run,
+                               std::optional<int>* over, Display* display) {
   const std::string& out = options->out_dir;
   if (out.empty()) return absl::OkStatus();
   const bool started_again = SlurmJobHasBegun(options->slurm, out);

@@ -16,16 +16,16 @@ namespace slackline {
 
 // The checkpoint that the job goes on from. Says which one, and what is other
 // than it was.
-absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(
+absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
     const RunOptions& options, const config::ClusterConfig& config,
     Display* display);
 
 // The same command may have been given before. Changes what is asked for to
 // what is left of it; `*over`: nothing is, and the exit code. `*has_run`: the
 // folder of --out has a run, and may be taken.
-absl::Status TakeRunInFolder(const config::ClusterConfig& config,
-                             RunOptions* options, bool* has_run,
-                             std::optional<int>* over, Display* display);
+absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
+                               RunOptions* options, bool* has_run,
+                               std::optional<int>* over, Display* display);
 
 // The folder of the run, which is there then; see MakeOutFolder() and
 // CheckFolderOfRun(). `resume`: the checkpoint that it begins with, or empty.

@@ -69,11 +69,11 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
-      TakeRunInFolder(config, &options, &has_run, &over, display));
+      LookAtRunInFolder(config, &options, &has_run, &over, display));
   if (over.has_value()) return *over;
   run::CheckpointRecord beginning;  // Without a folder: it begins anew.
   if (!options.resume.empty()) {
-    SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
+    SL_ASSIGN_OR_RETURN(beginning, ReadCheckpointOf(options, config, display));
   }
   const bool any_port = !PortIsGiven(options);
   SL_ASSIGN_OR_RETURN(const std::string data_dir, place->FindData());
@@ -83,7 +83,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     SL_RETURN_IF_ERROR(place->Connect(signals.get()));
     SL_ASSIGN_OR_RETURN(
         const int port,
-        place->TakePort(any_port ? 0 : config.coordinator().port()));
+        place->ReservePort(any_port ? 0 : config.coordinator().port()));
     config.mutable_coordinator()->set_port(port);
     SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
     return place->CheckHosts(port);

@@ -141,10 +141,10 @@ void RunningJob::FollowKey(absl::Time now) {
 void RunningJob::LookNow() {
   const absl::StatusOr<wire::StatusReply> status =
       client_->GetStatus(kStatusAgain);
-  if (status.ok()) TakeStatus(*status, SteadyNow());
+  if (status.ok()) OnStatus(*status, SteadyNow());
 }
 
-void RunningJob::TakeStatus(const wire::StatusReply& status, absl::Time now) {
+void RunningJob::OnStatus(const wire::StatusReply& status, absl::Time now) {
   state_ = status.view().state();
   Note(status, now);
   supervisor_.OnStatus(status, now);
@@ -170,7 +170,7 @@ absl::Status RunningJob::PollStatus() {
       Say(supervisor_.OnFinishRefused(refused, SteadyNow()));
     }
     if (!status.has_value()) return absl::OkStatus();
-    TakeStatus(*status, now);
+    OnStatus(*status, now);
     next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
   }
 }

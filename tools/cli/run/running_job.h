@@ -61,7 +61,7 @@ class RunningJob {
   absl::Status PollStatus();
   // Asks once more, and waits for the answer for a while.
   void LookNow();
-  void TakeStatus(const wire::StatusReply& status, absl::Time now);
+  void OnStatus(const wire::StatusReply& status, absl::Time now);
   void Note(const wire::StatusReply& status, absl::Time now);
   // Each once: only the log of the coordinator's server would have it else.
   void SayFailedCheckpoint(const wire::StatusReply& status);

@@ -95,10 +95,10 @@ absl::StatusOr<int> RunBySlurm(RunOptions options, const SlurmPlan& plan,
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
-      TakeRunInFolder(config, &options, &has_run, &over, display));
+      LookAtRunInFolder(config, &options, &has_run, &over, display));
   if (over.has_value()) return *over;
   if (!options.resume.empty())
-    SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
+    SL_RETURN_IF_ERROR(ReadCheckpointOf(options, config, display).status());
   // What is not there yet is fetched here: nodes often have no way out.
   SL_RETURN_IF_ERROR(place->FindData().status());
   std::string out_dir = options.out_dir;

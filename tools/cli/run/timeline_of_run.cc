@@ -58,7 +58,8 @@ std::string TimelineOfRun::Collect() {
   }
   if (collection == nullptr) return none(why);
   while (!collection->over()) {
-    const absl::StatusOr<bool> took = collection->TakePart(kTimelineAnswerMax);
+    const absl::StatusOr<bool> took =
+        collection->ReceivePart(kTimelineAnswerMax);
     // The coordinator may be busy; or it is gone with the job, or another one,
     // which knows nothing of this.
     if (!took.ok() &&
