@@ -35,7 +35,13 @@ const EndpointKind* FindEndpointKind(absl::string_view endpoint);
 // The first endpoint of this kind. Empty: there is none.
 std::string EndpointOf(const wire::Endpoints& endpoints,
                        config::Limits::Transport transport);
-// The first endpoint at which every host reaches it. Empty: there is none.
+// One over the network, by which hosts reach it that know it as `host`.
+std::string WithHost(absl::string_view endpoint, absl::string_view host);
+// Whether it is one over the network: a scheme, a host and a port that is
+// known.
+bool HasHostAndPort(absl::string_view endpoint);
+// The first endpoint at which every host reaches it: tcp, which each process
+// has, is listed before others. Empty: there is none.
 std::string NetworkEndpoint(const wire::Endpoints& endpoints);
 
 }  // namespace slackline

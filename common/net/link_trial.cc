@@ -41,11 +41,12 @@ void LinkTrial::Begin(const wire::TryLinks& links) {
   for (const wire::ServerMember& server : links.server()) {
     for (int thread = 0; thread < server.thread_size(); ++thread) {
       const auto endpoints = ShardEndpoints(server, thread, process_, kind_);
-      const std::string network = NetworkEndpoint(server.thread(thread));
       // Where there is none of the kind that the config asks for, the first
       // message says so.
-      if (!endpoints.ok() || endpoints->front() != network) continue;
-      Try({false, server.index(), thread}, network, Role::kServer);
+      if (!endpoints.ok()) continue;
+      const std::string& best = endpoints->front();
+      if (FindEndpointKind(best)->scope != EndpointScope::kNetwork) continue;
+      Try({false, server.index(), thread}, best, Role::kServer);
     }
   }
   for (const wire::Door& door : links.worker())

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "common/net/shm/shm_transport.h"
+#include "common/net/zmq/zmq_transport.h"
+
 namespace slackline {
 namespace {
 
@@ -18,8 +21,8 @@ ProcessTransport::ProcessTransport(const std::optional<KeySource>& source,
     : follower_(source.has_value()
                     ? std::make_unique<KeyFollower>(*source, std::move(say))
                     : nullptr),
-      network_(NetworkOptions(follower_.get())),
-      all_(network_) {}
+      network_(std::make_unique<ZmqTransport>(NetworkOptions(follower_.get()))),
+      all_(std::make_unique<ShmTransport>(*network_)) {}
 
 std::optional<Secret> ProcessTransport::ring() const {
   if (follower_ == nullptr) return std::nullopt;

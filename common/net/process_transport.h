@@ -7,9 +7,7 @@
 
 #include "common/keys/key_follower.h"
 #include "common/keys/secret.h"
-#include "common/net/shm/shm_transport.h"
 #include "common/net/transport.h"
-#include "common/net/zmq/zmq_transport.h"
 
 namespace slackline {
 
@@ -22,17 +20,17 @@ class ProcessTransport {
                             KeyFollower::Say say = {});
 
   // Over the network, and within the process.
-  Transport& network() { return network_; }
+  Transport& network() { return *network_; }
   // Also through the memory of this host.
-  Transport& all() { return all_; }
+  Transport& all() { return *all_; }
 
   // As in Credentials, of now.
   std::optional<Secret> ring() const;
 
  private:
   const std::unique_ptr<KeyFollower> follower_;  // nullptr without a source.
-  ZmqTransport network_;
-  ShmTransport all_;
+  const std::unique_ptr<Transport> network_;
+  const std::unique_ptr<Transport> all_;  // Wraps it.
 };
 
 }  // namespace slackline

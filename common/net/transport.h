@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/host_port.h"
 #include "common/keys/role.h"
 #include "common/link_state.h"
 #include "common/message.h"
@@ -173,9 +174,17 @@ class Transport {
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) = 0;
 
-  // New endpoints within this host, for processes of one user, at each of which
-  // one of its listeners can be bound. None: it has no such way.
-  virtual std::vector<std::string> EndpointsOfHost() { return {}; }
+  // Where a process is to be reached.
+  struct Place {
+    std::string host;  // An address or an interface of this host.
+    int port = 0;      // 0: any that is free.
+  };
+  // New endpoints there, at each of which one of its listeners can be bound, in
+  // every way that it has: over the network, tcp first, and within this host,
+  // for processes of one user.
+  virtual std::vector<std::string> EndpointsAt(const Place& place) {
+    return {TcpEndpoint(place.host, place.port)};
+  }
 
   // Where large payloads that are sent through it are best made. Never null.
   virtual std::shared_ptr<PayloadMemory> memory() {

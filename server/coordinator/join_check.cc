@@ -1,10 +1,8 @@
 #include "server/coordinator/join_check.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -25,29 +23,8 @@ constexpr size_t kDataBytesMax = 4096;
 constexpr size_t kLocalBytesMax = 108;  // As of a sockaddr_un.
 constexpr int kPortMax = 65535;
 
-bool IsHostByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-         (c >= '0' && c <= '9') ||
-         absl::string_view(".-_:[]%").find(c) != absl::string_view::npos;
-}
-
-// "tcp://host:port".
-bool IsTcp(absl::string_view endpoint) {
-  constexpr absl::string_view kScheme = "tcp://";
-  if (endpoint.size() > kNameBytesMax ||
-      endpoint.substr(0, kScheme.size()) != kScheme) {
-    return false;
-  }
-  endpoint.remove_prefix(kScheme.size());
-  const size_t colon = endpoint.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0) return false;
-  const absl::string_view host = endpoint.substr(0, colon);
-  const absl::string_view port = endpoint.substr(colon + 1);
-  int number = 0;
-  return std::all_of(host.begin(), host.end(), IsHostByte) &&
-         std::all_of(port.begin(), port.end(),
-                     [](char c) { return c >= '0' && c <= '9'; }) &&
-         absl::SimpleAtoi(port, &number) && number >= 1 && number <= kPortMax;
+bool IsOverNetwork(absl::string_view endpoint) {
+  return endpoint.size() <= kNameBytesMax && HasHostAndPort(endpoint);
 }
 
 // One at which every host reaches it, and no two of one kind.
@@ -57,7 +34,7 @@ bool AreEndpoints(const wire::Endpoints& endpoints) {
     const EndpointKind* const kind = FindEndpointKind(endpoint);
     if (kind == nullptr || !kinds.insert(kind->transport).second) return false;
     const bool fits = kind->scope == EndpointScope::kNetwork
-                          ? IsTcp(endpoint)
+                          ? IsOverNetwork(endpoint)
                           : endpoint.size() > kind->scheme.size() &&
                                 endpoint.size() <= kLocalBytesMax;
     if (!fits) return false;
@@ -99,7 +76,7 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
     if (part.count > part.most)
       return TooMany(part.what, part.count, part.most);
   }
-  if (!join.door().empty() && !IsTcp(join.door())) {
+  if (!join.door().empty() && !IsOverNetwork(join.door())) {
     return "the request to join has a door that nobody can connect to; "
            "tcp://host:port is required";
   }

@@ -7,13 +7,11 @@
 #include <fstream>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/endpoint.h"
-#include "common/host_port.h"
 #include "common/status.h"
 #include "common/thread_name.h"
 #include "common/timeline/event_names.h"
@@ -89,21 +87,28 @@ absl::Duration ThreadCpuTime() {
   return absl::DurationFromTimespec(time);
 }
 
-// A way that this process does not have is one that others do not take. An
-// error if it is the one that `asked` demands.
-absl::Status BindWithinHost(Transport& transport,
-                            config::Limits::Transport asked, Listener* peers,
-                            wire::Endpoints* endpoints) {
-  for (const std::string& endpoint : transport.EndpointsOfHost()) {
+// Binds in every way that there is to this process, and says where others find
+// it. A way within the host that it does not have is one that others do not
+// take: an error only if the options ask for that one.
+absl::Status BindAll(Transport& transport, const ShardThread::Options& options,
+                     Listener* peers, wire::Endpoints* endpoints) {
+  endpoints->set_uid(geteuid());
+  for (const std::string& endpoint :
+       transport.EndpointsAt({.host = options.host, .port = options.port})) {
+    const EndpointKind* const kind = FindEndpointKind(endpoint);
+    SL_CHECK(kind != nullptr, endpoint);
+    const bool over_network = kind->scope == EndpointScope::kNetwork;
+    if (!over_network && options.transport == config::Limits::TCP) continue;
     const absl::StatusOr<std::string> bound = peers->Bind(endpoint);
     if (bound.ok()) {
-      endpoints->add_endpoint(*bound);
+      endpoints->add_endpoint(over_network && !options.announced_host.empty()
+                                  ? WithHost(*bound, options.announced_host)
+                                  : *bound);
       continue;
     }
-    const EndpointKind* const kind = FindEndpointKind(endpoint);
-    if (kind != nullptr && kind->transport == asked) return bound.status();
-    spdlog::warn("no {} with others on this host: {}",
-                 std::string(kind == nullptr ? endpoint : kind->name),
+    if (over_network || kind->transport == options.transport)
+      return bound.status();
+    spdlog::warn("no {} with others on this host: {}", std::string(kind->name),
                  std::string(bound.status().message()));
   }
   return absl::OkStatus();
@@ -118,18 +123,7 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
       std::unique_ptr<Listener> peers,
       transport.Listen({.unread_bytes_max = options.unread_bytes_max}));
   wire::Endpoints endpoints;
-  SL_ASSIGN_OR_RETURN(const std::string tcp,
-                      peers->Bind(TcpEndpoint(options.host, options.port)));
-  int port = 0;
-  SL_CHECK(absl::SimpleAtoi(SplitHostPort(tcp).second, &port), tcp);
-  endpoints.add_endpoint(options.announced_host.empty()
-                             ? tcp
-                             : TcpEndpoint(options.announced_host, port));
-  endpoints.set_uid(geteuid());
-  if (options.transport != config::Limits::TCP) {
-    SL_RETURN_IF_ERROR(
-        BindWithinHost(transport, options.transport, peers.get(), &endpoints));
-  }
+  SL_RETURN_IF_ERROR(BindAll(transport, options, peers.get(), &endpoints));
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Channel> control,
       transport.Connect(PeerOf(options.core.self), kControlEndpoint, {}));

@@ -33,8 +33,8 @@ class DelayedTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
-  std::vector<std::string> EndpointsOfHost() override {
-    return inner_.EndpointsOfHost();
+  std::vector<std::string> EndpointsAt(const Place& place) override {
+    return inner_.EndpointsAt(place);
   }
   std::shared_ptr<PayloadMemory> memory() override { return inner_.memory(); }
 

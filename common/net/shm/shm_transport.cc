@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Channel>> ShmTransport::Connect(
                                       options);
 }
 
-std::vector<std::string> ShmTransport::EndpointsOfHost() {
-  std::vector<std::string> endpoints = others_.EndpointsOfHost();
+std::vector<std::string> ShmTransport::EndpointsAt(const Place& place) {
+  std::vector<std::string> endpoints = others_.EndpointsAt(place);
   endpoints.push_back(UniqueShmEndpoint());
   return endpoints;
 }

@@ -53,7 +53,7 @@ class ShmTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
-  std::vector<std::string> EndpointsOfHost() override;
+  std::vector<std::string> EndpointsAt(const Place& place) override;
   // The arena; the heap where the system gives none.
   std::shared_ptr<PayloadMemory> memory() override;
 

@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
   }
 }
 
-std::vector<std::string> ZmqTransport::EndpointsOfHost() {
-  return {UniqueIpcEndpoint()};
+std::vector<std::string> ZmqTransport::EndpointsAt(const Place& place) {
+  return {TcpEndpoint(place.host, place.port), UniqueIpcEndpoint()};
 }
 
 }  // namespace slackline

@@ -68,7 +68,7 @@ class ZmqTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
-  std::vector<std::string> EndpointsOfHost() override;
+  std::vector<std::string> EndpointsAt(const Place& place) override;
 
  private:
   // Never given out before, in this process or another one.
