@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
-#include "tests/sim/checker_bits.h"
+#include "tests/sim/check/bits.h"
 
 namespace slackline::sim {
 namespace {
@@ -473,7 +473,7 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
       const std::optional<wire::View> seen = checker.ViewIn(message.header);
       if (!seen.has_value()) return std::nullopt;
       const wire::View& view = *seen;
-      if (const Checker::Move* const done = checker.DoneIn(view.number())) {
+      if (const TwinMove* const done = checker.DoneIn(view.number())) {
         return Seen{MoveStep::kPublished, done->source.server,
                     done->target.server};
       }

@@ -1,19 +1,36 @@
-// What the files of the checker share.
+// What the twins of the checker share: names for people, and bits.
 #pragma once
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/compress/gradient_code.h"
 #include "common/ids.h"
 #include "common/payload.h"
+#include "common/view/shard_map.h"
 
 namespace slackline::sim {
 
 inline std::string Name(Rank rank, Incarnation incarnation) {
   return absl::StrCat("rank ", static_cast<int>(rank), "/", incarnation);
+}
+
+using Life = std::pair<Rank, Incarnation>;
+
+inline std::string Name(const Life& life) {
+  return Name(life.first, life.second);
+}
+
+inline std::string Name(Owner owner) {
+  return absl::StrCat("server ", owner.server, " thread ", owner.thread);
+}
+
+inline std::string ShardName(const std::string& table, int64_t begin,
+                             int64_t end) {
+  return absl::StrCat(table, "[", begin, ", ", end, ")");
 }
 
 inline std::vector<float> FloatsOf(const Payload& payload) {

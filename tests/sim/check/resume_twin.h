@@ -1,0 +1,40 @@
+// How a job begins that goes on from a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "server/shard/shard_core.h"
+#include "tests/sim/check/findings.h"
+#include "tests/sim/check/shard_comparison.h"
+#include "tests/sim/check/shard_twin.h"
+#include "tests/sim/check/view_twin.h"
+#include "tests/sim/scenario.h"
+
+namespace slackline::sim {
+
+class ResumeTwin {
+ public:
+  ResumeTwin(const Scenario& scenario, const ViewTwin& views,
+             const ShardComparison& comparison, Findings& findings)
+      : scenario_(scenario),
+        views_(views),
+        comparison_(comparison),
+        findings_(findings) {}
+
+  // Without a checkpoint as well: 0.
+  Clock BeginsAt(int32_t rank) const;
+  std::pair<Clock, Clock> Beginnings() const;  // The smallest and the largest.
+  // The first view in which the job runs.
+  void CheckBegin(const wire::View& view);
+  void Resume(ShardTwin& twin) const;
+  void CheckResumed(const ShardTwin& twin, const ShardCore& core);
+
+ private:
+  const Scenario& scenario_;
+  const ViewTwin& views_;
+  const ShardComparison& comparison_;
+  Findings& findings_;
+};
+
+}  // namespace slackline::sim

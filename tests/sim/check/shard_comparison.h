@@ -1,0 +1,43 @@
+// Whether what a shard is, or what it answers, is what its twin says; and if it
+// is not, which invariant that breaks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/shard/shard_machine.h"
+#include "tests/sim/check/findings.h"
+#include "tests/sim/check/shard_arithmetic.h"
+#include "tests/sim/check/shard_twin.h"
+#include "tests/sim/scenario.h"
+
+namespace slackline::sim {
+
+class ShardComparison {
+ public:
+  ShardComparison(const Scenario& scenario, const ShardArithmetic& arithmetic)
+      : scenario_(scenario), arithmetic_(arithmetic) {}
+
+  std::optional<Violation> Difference(const ShardTwin& twin,
+                                      const ShardMachine& machine) const {
+    return Difference(twin, twin, twin.versions.size() - 1, machine);
+  }
+  // The same for what it was.
+  std::optional<Violation> Difference(const ShardTwin& twin,
+                                      const TwinState& state, Version version,
+                                      const ShardMachine& machine) const;
+  // An answer's bytes are not the twin's.
+  Violation Explain(const ShardTwin& twin, Version version,
+                    const std::vector<float>& actual) const;
+
+ private:
+  std::optional<Violation> ExplainAsOtherPushes(
+      const ShardTwin& twin, Version version,
+      const std::vector<float>& actual) const;
+
+  const Scenario& scenario_;
+  const ShardArithmetic& arithmetic_;
+};
+
+}  // namespace slackline::sim
