@@ -13,12 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/floors.h"
 #include "tests/sim/sim_world.h"
 
 namespace slackline::sim {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr size_t kLogLinesShown = 300;
 
@@ -35,21 +41,6 @@ std::string Trace(uint64_t seed, bool modes = false) {
     absl::StrAppend(&text, report.log[i], "\n");
   }
   return text;
-}
-
-// Jobs of one mode and of several: so many cuts, and what belongs to them.
-void ExpectCheckpoints(const RunCounts& counts, int64_t least) {
-  const CheckerStats& checker = counts.checker;
-  EXPECT_GT(checker.cuts, least);
-  EXPECT_GT(checker.cuts_dropped, 2);
-  EXPECT_GT(checker.cut_shards, 3 * least);
-  EXPECT_GT(checker.parts_written, 2 * least);
-  EXPECT_GT(checker.checkpoints, least * 8 / 10);
-  EXPECT_GT(checker.checkpoints_given_up, 2);
-  EXPECT_GT(counts.user.checkpoints, least / 2);
-  EXPECT_GT(counts.user.checkpoints_refused, least / 2);
-  EXPECT_GT(counts.slow_files, 3);
-  EXPECT_GT(counts.suspensions, 0);
 }
 
 class ClusterSim : public ::testing::TestWithParam<uint64_t> {};
@@ -73,126 +64,39 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
     counts.Add(report.counts);
   }
   std::cout << counts.ToString() << "\n";
-
-  // The simulation must not rot into one in which nothing happens.
-  EXPECT_GE(counts.finished,
-            static_cast<int64_t>(kSeedsPerPlainBlock) * 6 / 10);
-  EXPECT_GT(counts.failed, 0);
-  for (const int64_t mode :
-       {counts.bsp, counts.ssp, counts.asp, counts.dssp, counts.backup}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerPlainBlock) / 12);
-  }
-  EXPECT_GE(counts.delays, static_cast<int64_t>(kSeedsPerPlainBlock) / 25);
-  EXPECT_GT(counts.checker.given_updates, 1000);
-  EXPECT_GT(counts.checker.given_answers, 100);
-  const NetworkStats& network = counts.network;
-  EXPECT_GT(network.lost, 1000);
-  EXPECT_GT(network.repeated, 1000);
-  EXPECT_GT(network.reordered, 1000);
-  EXPECT_GT(network.slow, 1000);
-  EXPECT_GT(network.cut, 500);
-  EXPECT_GT(network.held, 500);
-  EXPECT_GT(network.of_the_dead, 100);
-  EXPECT_GT(network.dropped_of_the_dead, 10);
-  EXPECT_GT(counts.cuts, 100);
-  EXPECT_GT(counts.crashes, 100);
-  EXPECT_GT(counts.server_crashes, 0);
-  EXPECT_GT(counts.recovered, 50);
-  EXPECT_GT(counts.recovered_unkept, 10);
-  EXPECT_GT(counts.recovered_untold, 10);
-  EXPECT_GT(counts.restarts, 50);
-  EXPECT_GT(counts.fenced, 0);
-  EXPECT_GT(counts.workers.retries, 1000);
-  EXPECT_GT(counts.workers.pulls_ahead, 500);
-  EXPECT_GT(counts.workers.begun_by_table, 1000);
-  EXPECT_GT(counts.workers.late_starts, 20);
-  EXPECT_GT(counts.workers.uneven_starts, 0);
-  EXPECT_GT(counts.checker.joins, 20);
-  EXPECT_GT(counts.checker.advances, 0);
-  EXPECT_GT(counts.checker.gated, 10000);
-  EXPECT_GT(counts.checker.partial_sums, 100);
-  EXPECT_GT(counts.checker.parked, 100000);
-  EXPECT_GT(counts.checker.beyond_low, 1000);
-  EXPECT_GT(counts.checker.dropped, 1000);
-  EXPECT_GT(counts.checker.without_some, 1000);
-  EXPECT_GT(counts.workers.skips, 100);
-  EXPECT_GT(counts.workers.uneven_skips, 30);
-
-  const CheckerStats& checker = counts.checker;
-  EXPECT_GT(checker.moves_ordered, 1000);
-  EXPECT_GT(checker.moves_done, 1000);
-  EXPECT_GT(counts.gos, 1000);
-  EXPECT_GT(checker.splits, 200);
-  EXPECT_GT(checker.arrivals, 1000);
-  EXPECT_GT(checker.arrivals_held, 100);
-  EXPECT_GT(checker.parts_compared, 400);
-  EXPECT_GT(checker.waiting, 100);
-  EXPECT_GT(checker.relocations, 1000);
-  EXPECT_GT(checker.dropped_server, 10);
-  EXPECT_GT(counts.records_resent, 500);
-  EXPECT_GT(counts.user.accepted, 500);
-  EXPECT_GT(counts.user.refused, 50);
-  EXPECT_GT(counts.servers_added, 100);
-  EXPECT_GT(counts.servers_drained, 20);
-  EXPECT_GT(counts.lingered, 50);
-  EXPECT_GT(counts.user.early_ends, 5);
-  EXPECT_GT(checker.ended_early, 5);
-  for (int step = 0; step < kMoveSteps; ++step) {
-    SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
-    EXPECT_GT(counts.steps[step], 500);
-    EXPECT_GT(counts.step_faults[step], 1);
-  }
-
-  // Beyond losses, cuts and crashes.
-  EXPECT_GT(counts.stopped, 30);
-  EXPECT_GT(counts.stopped_long, 20);
-  EXPECT_GT(counts.suspended, 25);
-  EXPECT_GT(counts.server_0_still, 50);
-  EXPECT_GT(network.while_still, 1500);
-  EXPECT_GT(network.told_up, 1000);
-  EXPECT_GT(network.told_gone, 50);
-  EXPECT_GT(counts.gave_up_with_reason, 60);
-  EXPECT_GT(counts.removed_with_reason, 0);
-  EXPECT_GT(counts.clocks_apart, 100);
-  EXPECT_GT(counts.trainer_stalls, 10);
-  EXPECT_GT(counts.trainer_stalls_for_ever, 1);
-  EXPECT_GT(counts.shard_stalls, 40);
-  EXPECT_GT(counts.inner_cuts, 8);
-  EXPECT_GT(counts.bounded_links, 50);
-  EXPECT_GT(network.queued, 1000);
-  EXPECT_GT(network.refused, 0);
-  EXPECT_GT(counts.schedules, 20);
-  EXPECT_GT(counts.stale_rules, 20);
-  EXPECT_GT(counts.own_optimizers, 50);
-  EXPECT_GT(counts.rate_factors, 50);
-  EXPECT_GT(counts.skips_tables, 50);
+  EXPECT_THAT(BelowFloors(SeedRuns::kBlock, counts), IsEmpty());
   // One in 100,000: see Checker::judges_no_more().
   EXPECT_LE(counts.not_judged, counts.runs / 500);
-  EXPECT_GT(counts.tries_links, 100);
-  EXPECT_GT(counts.links_missed, 1000);
-  EXPECT_GT(counts.stop_rules, 5);
-  EXPECT_GT(counts.garbage.sent, 1000);
-  EXPECT_GT(counts.garbage.answers, 500);
-  EXPECT_GT(counts.requests_answered, 50000);
-  EXPECT_GT(checker.bases, 10000);
-  EXPECT_GT(checker.bases_missed, 5000);
-  EXPECT_GT(checker.too_stale, 20);
-  EXPECT_GT(checker.skipped, 5000);
-  EXPECT_GT(checker.weakened, 500);
-  EXPECT_GT(counts.bounds, 30);
-  EXPECT_GT(counts.stopped_by_bound, 3);
-  EXPECT_GT(checker.oversized, 100);
-  EXPECT_GT(checker.over_running, 50);
-  EXPECT_GT(checker.broken_taken, 10);
-  EXPECT_GT(checker.histograms, 5000);
-  EXPECT_GT(checker.sizes, 50000);
-  ExpectCheckpoints(counts, 70);
-  EXPECT_GT(checker.checkpoints_of_each, 30);
-  EXPECT_GT(checker.cut_copies, 80);
-  EXPECT_GT(checker.cut_late, 80);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 10));
+
+TEST(FloorsTest, NamesWhatHappenedTooSeldom) {
+  RunCounts counts;
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(5));
+  counts.finished = 300;
+  counts.resumed = 251;
+  counts.resumed_same = 71;
+  counts.checker.resumed_shards = 1001;
+  counts.workers.resumed_starts = 500;
+  EXPECT_THAT(
+      BelowFloors(SeedRuns::kResumeBlock, counts),
+      ElementsAre("worker.resumed_starts is 500, and has to be more than 500"));
+  counts.workers.resumed_starts = 501;
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), IsEmpty());
+  counts.finished = 299;
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(1));
+}
+
+TEST(FloorsTest, StandForEveryStep) {
+  const RunCounts counts;
+  EXPECT_THAT(
+      BelowFloors(SeedRuns::kDeathsInMoves, counts),
+      AllOf(Contains("move.ordered.crashes is 0, and has to be more than 2"),
+            SizeIs(5 + kMoveSteps)));
+  EXPECT_THAT(BelowFloors(SeedRuns::kDeathsInChanges, counts),
+              SizeIs(3 + 2 * kPhaseSteps));
+}
 
 class ModesSim : public ::testing::TestWithParam<uint64_t> {};
 
@@ -209,65 +113,9 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
     counts.Add(report.counts);
   }
   std::cout << counts.ToString() << "\n";
-
-  EXPECT_GE(counts.finished,
-            static_cast<int64_t>(kSeedsPerModesBlock) * 6 / 10);
-  EXPECT_GT(counts.failed, 0);
-  EXPECT_GT(counts.fenced, 0);
-  for (const int64_t mode : {counts.bsp, counts.ssp, counts.asp,
-                             counts.allreduce, counts.dssp, counts.backup}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerModesBlock) / 25);
-  }
-  EXPECT_GT(counts.own_optimizers, 50);
-  EXPECT_GT(counts.rate_factors, 50);
-  EXPECT_GT(counts.skips_tables, 50);
+  EXPECT_THAT(BelowFloors(SeedRuns::kModesBlock, counts), IsEmpty());
   // One in 100,000: see Checker::judges_no_more().
   EXPECT_LE(counts.not_judged, counts.runs / 500);
-  EXPECT_GT(counts.tries_links, 100);
-  EXPECT_GT(counts.links_missed, 1000);
-  EXPECT_GT(counts.user.modes, 200);
-  EXPECT_GT(counts.user.modes_refused, 200);
-  EXPECT_GT(counts.user.modes_after_moves, 0);
-  const CheckerStats& checker = counts.checker;
-  EXPECT_GT(checker.changes_opened, 200);
-  EXPECT_GT(checker.changes_dropped, 10);
-  EXPECT_GT(checker.ended_early, 15);
-  EXPECT_GT(checker.examples_counted, 30);
-  EXPECT_GT(checker.phases_entered, 300);
-  EXPECT_GT(checker.states_taken, 100);
-  EXPECT_GT(checker.steps_reduced, 1000);
-  EXPECT_GT(checker.groups, 300);
-  EXPECT_GT(checker.groups_apart, 50);
-  EXPECT_GT(counts.lane_operations, 500);
-  EXPECT_GT(counts.lane_held, 20);
-  EXPECT_GT(checker.installs, 500);
-  EXPECT_GT(checker.moves_done, 100);
-  const SimWorker::Counts& workers = counts.workers;
-  EXPECT_GT(workers.regroups, 100);
-  EXPECT_GT(workers.helped, 50);
-  EXPECT_GT(workers.gathered, 200);
-  EXPECT_GT(workers.steps_lost, 0);
-  EXPECT_GT(workers.states_asked, 50);
-  EXPECT_GT(workers.states_asked_in_step, 20);
-  EXPECT_GT(workers.states_asked_after, 50);
-  EXPECT_GT(workers.at_work_after, 100);
-  EXPECT_GT(workers.pulls_behind, 1000);
-  EXPECT_GT(workers.pulls_forgotten, 10);
-  EXPECT_GT(workers.states_compared, 10);
-  EXPECT_GT(workers.reduced_again, 50);
-  EXPECT_GT(workers.group_joins, 20);
-  EXPECT_GT(workers.pulls_ahead, 500);
-  EXPECT_GT(workers.begun_by_table, 200);
-  EXPECT_GT(workers.skips, 50);
-  EXPECT_GT(checker.beyond_low, 300);
-  EXPECT_GT(checker.dropped, 1000);
-  for (int step = 0; step < kPhaseSteps; ++step) {
-    SCOPED_TRACE(PhaseStepName(static_cast<PhaseStep>(step)));
-    EXPECT_GT(counts.phase_steps[step], 300);
-  }
-  ExpectCheckpoints(counts, 80);
-  EXPECT_GT(checker.checkpoints_by_worker, 25);
-  EXPECT_GT(checker.states_kept, 25);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 11));
@@ -287,11 +135,7 @@ TEST_P(ResumeSim, AJobGoesOnFromWhatAnotherHasLeft) {
     counts.Add(report.counts);
   }
   std::cout << counts.ToString() << "\n";
-  EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
-  EXPECT_GT(counts.resumed, 250);
-  EXPECT_GT(counts.resumed_same, 70);
-  EXPECT_GT(counts.checker.resumed_shards, 1000);
-  EXPECT_GT(counts.workers.resumed_starts, 500);
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ResumeSim, ::testing::Range<uint64_t>(0, 3));
@@ -307,14 +151,7 @@ TEST(ModesSimTest, SomebodyDiesAtEveryStepOfAChange) {
         << Trace(seed, /*modes=*/true);
     counts.Add(report.counts);
   }
-  for (int step = 0; step < kPhaseSteps; ++step) {
-    EXPECT_GT(counts.phase_faults[step], 5);
-    EXPECT_GT(counts.phase_crashes[step], 2)
-        << PhaseStepName(static_cast<PhaseStep>(step));
-  }
-  EXPECT_GT(counts.checker.installs_again, 10);
-  EXPECT_GT(counts.checker.steps_repeated, 0);
-  EXPECT_GT(counts.workers.shares_again, 5);
+  EXPECT_THAT(BelowFloors(SeedRuns::kDeathsInChanges, counts), IsEmpty());
 }
 
 // Crashes and losses at one step are too rare for every block.
@@ -328,15 +165,7 @@ TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
         << Trace(seed);
     counts.Add(report.counts);
   }
-  for (int step = 0; step < kMoveSteps; ++step) {
-    EXPECT_GT(counts.step_crashes[step], 2)
-        << MoveStepName(static_cast<MoveStep>(step));
-  }
-  EXPECT_GT(counts.disk_errors, 10);
-  EXPECT_GT(counts.workers.saves_failed, 10);
-  EXPECT_GT(counts.stuck_alone, 0);
-  EXPECT_GT(counts.checker.moves_cancelled, 10);
-  EXPECT_GT(counts.lost_on_the_way, 0);
+  EXPECT_THAT(BelowFloors(SeedRuns::kDeathsInMoves, counts), IsEmpty());
 }
 
 // What each of them broke before it was mended, in a world of losses, cuts and
@@ -397,24 +226,7 @@ TEST(ReplicasSimTest, SomebodyDiesAtEveryStepOfACopy) {
     counts.Add(report.counts);
   }
   std::cout << counts.ToString() << "\n";
-  for (int step = kMoveSteps; step < kShardSteps; ++step) {
-    SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
-    EXPECT_GT(counts.steps[step], 50);
-    EXPECT_GT(counts.step_faults[step], 3);
-    EXPECT_GT(counts.step_crashes[step], 0);
-  }
-  const CheckerStats& checker = counts.checker;
-  EXPECT_GT(counts.replicas, 500);
-  EXPECT_GT(counts.server_restarts, 100);
-  EXPECT_GT(checker.followers_ordered, 500);
-  EXPECT_GT(checker.followers_in_sync, 500);
-  EXPECT_GT(checker.copies_compared, 50000);
-  EXPECT_GT(checker.answers_confirmed, 50000);
-  EXPECT_GT(checker.swaps, 200);
-  EXPECT_GT(checker.failovers, 500);
-  EXPECT_GT(checker.failovers_behind, 10);
-  EXPECT_GT(checker.deposed, 10);
-  EXPECT_GT(checker.copies_restored, 50);
+  EXPECT_THAT(BelowFloors(SeedRuns::kDeathsInCopies, counts), IsEmpty());
 }
 
 // Both, at once, so that what is lost with server 0 is seen, too.
@@ -465,12 +277,7 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAMoveACopyAndAFailover) {
     EXPECT_GT(counts.step_crashes[step] - before, 4);
   }
   std::cout << counts.ToString() << "\n";
-  EXPECT_GT(counts.recovered, 1000);
-  EXPECT_GT(counts.recovered_unkept, 50);
-  EXPECT_GT(counts.torn_logs, 50);
-  EXPECT_GT(counts.recovered_untold, 50);
-  EXPECT_GT(counts.recovered_in_move, 100);
-  EXPECT_GT(counts.finished, 1000);
+  EXPECT_THAT(BelowFloors(SeedRuns::kCoordinatorInMoves, counts), IsEmpty());
 }
 
 TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAChangeOfTheMode) {
@@ -490,9 +297,7 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAChangeOfTheMode) {
     EXPECT_GT(counts.phase_crashes[step] - before, 4);
   }
   std::cout << counts.ToString() << "\n";
-  EXPECT_GT(counts.recovered, 1000);
-  EXPECT_GT(counts.recovered_in_change, 200);
-  EXPECT_GT(counts.finished, 1000);
+  EXPECT_THAT(BelowFloors(SeedRuns::kCoordinatorInChanges, counts), IsEmpty());
 }
 
 TEST(CoordinatorsSimTest, AnyServerTakesOver) {
@@ -508,10 +313,7 @@ TEST(CoordinatorsSimTest, AnyServerTakesOver) {
     if (HasFatalFailure()) return;
   }
   std::cout << counts.ToString() << "\n";
-  EXPECT_GT(counts.taken_over, 100);
-  EXPECT_GT(counts.taken_over_still, 15);
-  EXPECT_GT(counts.recovered_in_move, 20);
-  EXPECT_GT(counts.finished, 150);
+  EXPECT_THAT(BelowFloors(SeedRuns::kTakeOvers, counts), IsEmpty());
 }
 
 TEST(CoordinatorsSimTest, SeedsThatFoundSomethingPass) {
