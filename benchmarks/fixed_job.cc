@@ -17,7 +17,7 @@
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
-#include "server/control_endpoint.h"
+#include "server/shard/control_endpoint.h"
 #include "server/shard/shard_thread.h"
 
 namespace slackline::bench {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "server/control_endpoint.h"
+#include "server/shard/control_endpoint.h"
 
 namespace slackline {
 namespace {

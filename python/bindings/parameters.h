@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "proto/optimizer.pb.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 #include "worker/session/snapshot.h"
 
 namespace slackline::python {

@@ -16,7 +16,7 @@
 #include "common/thread_name.h"
 #include "common/timeline/event_names.h"
 #include "common/timeline/message_event.h"
-#include "server/control_endpoint.h"
+#include "server/shard/control_endpoint.h"
 
 namespace slackline {
 namespace {

@@ -23,7 +23,7 @@
 #include "common/view/shard_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/control_endpoint.h"
+#include "server/shard/control_endpoint.h"
 #include "server/shard/shard_thread.h"
 #include "tests/support/allreduce_view.h"
 #include "tests/support/ranks.h"

@@ -16,7 +16,7 @@
 #include "common/endpoint.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
-#include "server/control_endpoint.h"
+#include "server/shard/control_endpoint.h"
 #include "tests/support/floats.h"
 #include "tests/support/must.h"
 

@@ -18,8 +18,8 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/payload.h"
-#include "worker/collective/float_memory.h"
 #include "worker/collective/lane_plan.h"
+#include "worker/memory/float_memory.h"
 
 namespace slackline {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/data/data_shape.h"
+#include "worker/model/data_shape.h"
 
 namespace slackline {
 

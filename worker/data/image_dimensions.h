@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/data/data_shape.h"
+#include "worker/model/data_shape.h"
 
 namespace slackline {
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "worker/collective/float_memory.h"
 #include "worker/gpu/cuda_handles.h"
+#include "worker/memory/float_memory.h"
 
 namespace slackline {
 

@@ -4,7 +4,7 @@
 #include "common/status.h"
 #include "common/view/shard_map.h"
 #include "worker/gpu/cuda_handles.h"
-#include "worker/session/make_tables.h"
+#include "worker/memory/make_tables.h"
 
 namespace slackline {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/payload.h"
 #include "proto/view.pb.h"
 #include "worker/gpu/parameter_transfers.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 

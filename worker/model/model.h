@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 

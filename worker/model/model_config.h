@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "common/config/config_problems.h"
 #include "proto/cluster.pb.h"
-#include "worker/data/data_shape.h"
+#include "worker/model/data_shape.h"
 
 namespace slackline {
 

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
-#include "worker/collective/float_memory.h"
 #include "worker/collective/mesh_collective.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/float_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 

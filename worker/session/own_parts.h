@@ -19,7 +19,7 @@
 #include "common/config/cluster_config.h"
 #include "common/ids.h"
 #include "common/timeline/recorder.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 #include "worker/session/replica.h"
 #include "worker/session/worker_loop.h"
 

@@ -18,7 +18,7 @@
 #include "worker/collective/collective.h"
 #include "worker/collective/gradient_buckets.h"
 #include "worker/core/catch_up.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 #include "worker/session/table_state.h"
 
 namespace slackline {

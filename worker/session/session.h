@@ -49,7 +49,7 @@
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "worker/core/example_range.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 #include "worker/session/removals.h"
 #include "worker/session/snapshot.h"
 #include "worker/session/table_state.h"

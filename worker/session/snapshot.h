@@ -5,7 +5,7 @@
 
 #include "common/payload.h"
 #include "worker/client/client_core.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "worker/session/make_tables.h"
+#include "worker/memory/make_tables.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "worker/collective/float_memory.h"
+#include "worker/memory/float_memory.h"
 
 #include <algorithm>
 #include <cstring>

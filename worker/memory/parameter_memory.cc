@@ -1,4 +1,4 @@
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
-#include "worker/session/make_tables.h"
+#include "worker/memory/make_tables.h"
 
 namespace slackline {
 

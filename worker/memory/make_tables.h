@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/view.pb.h"
-#include "worker/session/parameter_memory.h"
+#include "worker/memory/parameter_memory.h"
 
 namespace slackline {
 
