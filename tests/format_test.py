@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("benchmarks", "common", "examples", "job", "python", "server", "tests", "tools", "worker")
+FOLDERS = ("benchmarks", "common", "examples", "job", "programs", "python", "server", "tests", "tools", "worker")
 ENDINGS = {".cc", ".h", ".cu", ".cuh"}
 VERSION = "14.0.6"
 

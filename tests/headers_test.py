@@ -28,7 +28,7 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("common", "job", "python", "server", "tools", "worker")
+FOLDERS = ("common", "job", "programs", "python", "server", "tools", "worker")
 # From the most expensive on; each chain takes the first one that its first header includes all of.
 BASES = (
     ("CLI/CLI.hpp",),

@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("common", "job", "server", "tools", "worker")
+FOLDERS = ("common", "job", "programs", "server", "tools", "worker")
 INCLUDED = re.compile(r'^#include "([^"]+\.cc)"$', re.MULTILINE)
 # Clang 14 does not take LibTorch 1.13's modules for C++20.
 NOT_FOR_CLANG = '#include "worker/model/network.h"'

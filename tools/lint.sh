@@ -22,9 +22,9 @@ ninja -C "$build" $(cd "$root/proto" && printf 'generated/proto/%s.pb.h ' $(base
 
 if (($# == 0)); then
   base="$(git -C "$root" merge-base HEAD main)"
-  mapfile -t files < <(git -C "$root" diff --name-only --diff-filter=d "$base" -- 'common/*.cc' 'job/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
+  mapfile -t files < <(git -C "$root" diff --name-only --diff-filter=d "$base" -- 'common/*.cc' 'job/*.cc' 'programs/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
 elif [[ $1 == --all ]]; then
-  mapfile -t files < <(git -C "$root" ls-files 'common/*.cc' 'job/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
+  mapfile -t files < <(git -C "$root" ls-files 'common/*.cc' 'job/*.cc' 'programs/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
 else
   mapfile -t files < <(realpath -e -- "$@")
 fi

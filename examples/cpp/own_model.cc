@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "programs/worker/worker_program.h"
 #include "worker/session/job_length.h"
-#include "worker/session/worker_program.h"
 
 namespace {
 

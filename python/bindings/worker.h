@@ -22,12 +22,12 @@
 #include "common/mutex.h"
 #include "common/optim/step_options.h"
 #include "common/process/member_program.h"
+#include "programs/worker/worker_program.h"
 #include "proto/cluster.pb.h"
 #include "python/bindings/gpu_parameters.h"
 #include "python/bindings/parameters.h"
 #include "worker/session/early_gather.h"
 #include "worker/session/session.h"
-#include "worker/session/worker_program.h"
 
 namespace slackline::python {
 

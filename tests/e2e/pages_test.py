@@ -82,7 +82,7 @@ def anchors_of(page: pathlib.Path) -> frozenset[str]:
 
 def texts_with_paths() -> list[pathlib.Path]:
     """Every file of ours that may name a page: pages, sources, examples, scripts."""
-    parts = ("benchmarks", "cmake", "common", "docs", "examples", "job", "proto", "python", "server", "tests", "tools", "worker")
+    parts = ("benchmarks", "cmake", "common", "docs", "examples", "job", "programs", "proto", "python", "server", "tests", "tools", "worker")
     files = [path for part in parts for path in (SOURCE / part).rglob("*") if path.is_file()]
     suffixes = (".cc", ".cmake", ".cu", ".h", ".ipynb", ".md", ".proto", ".py", ".sh", ".textproto", ".txt", ".yml")
     return [path for path in files if path.suffix in suffixes] + [SOURCE / "CHANGELOG.md", *PAGES[:2]]

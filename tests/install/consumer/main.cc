@@ -1,12 +1,12 @@
-// A program of somebody else: a worker with a model of its own, which is told to
-// leave before it has found the job.
+// A program of somebody else: a worker with a model of its own, which is told
+// to leave before it has found the job.
 #include <cstdio>
 #include <memory>
 
 #include "common/net/zmq/zmq_transport.h"
 #include "common/version.h"
 #include "job/job_config.h"
-#include "worker/session/worker_program.h"
+#include "programs/worker/worker_program.h"
 
 // With a config alone: a session of it. Else: the program around a session.
 int main(int argc, char** argv) {
@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   slackline::Session::Options options;
   options.config = *config;
   options.length = {.steps_total = 1, .steps_per_epoch = 1};
-  const auto session = slackline::Session::Create(options, &*parameters,
-                                                  transport, transport);
+  const auto session =
+      slackline::Session::Create(options, &*parameters, transport, transport);
   if (!session.ok()) {
     std::fprintf(stderr, "%s\n", session.status().ToString().c_str());
     return 1;

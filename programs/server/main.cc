@@ -10,7 +10,7 @@
 #include "common/process/member_program.h"
 #include "common/status.h"
 #include "job/job_config.h"
-#include "server/server_program.h"
+#include "programs/server/server_program.h"
 
 namespace slackline {
 namespace {

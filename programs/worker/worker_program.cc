@@ -1,4 +1,4 @@
-#include "worker/session/worker_program.h"
+#include "programs/worker/worker_program.h"
 
 #include <spdlog/spdlog.h>
 

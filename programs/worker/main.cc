@@ -9,13 +9,13 @@
 #include "common/process/fork_server.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "programs/worker/worker_program.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
 #include "worker/session/gpu_parts.h"
 #include "worker/session/job_length.h"
-#include "worker/session/worker_program.h"
 #include "worker/train/trainer.h"
 
 namespace slackline {

@@ -1,4 +1,4 @@
-#include "server/server_program.h"
+#include "programs/server/server_program.h"
 
 #include <spdlog/spdlog.h>
 
