@@ -2,7 +2,7 @@
 // gradient is computed from, are given (common/delays). A shard applies a
 // gradient in its turn and answers a pull with the version that is named for
 // it, so every run of the job ends with the same bits. It holds for the whole
-// job; server/shard/given_delays.h is what a shard keeps for it.
+// job; server/shard/given_turns.h is what a shard keeps for it.
 #include "common/delays/delay_source.h"
 #include "common/sync/modes/mode_rule.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "server/shard/given_delays.h"
+#include "server/shard/given_turns.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/given_turns.h"
@@ -33,7 +33,7 @@ class DelayTwin {
   // A turn of which all gradients are there is over.
   void CheckReady(const ShardTwin& twin);
   // What a shard keeps for delays, no more than what is needed.
-  void CheckKept(const ShardTwin& twin, const GivenDelays& kept);
+  void CheckKept(const ShardTwin& twin, const TurnState& kept);
 
  private:
   // Counts the delay of each gradient of the next turn; false if a rule drops

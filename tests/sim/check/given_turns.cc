@@ -7,7 +7,7 @@ namespace slackline::sim {
 const DelayTrace::Shard& GivenTurns::DelaysOf(const ShardTwin& twin) const {
   const DelayTrace& delays = scenario_.delays;
   return delays
-      .shards[delays.any_model ? 0 : static_cast<size_t>(twin.range.shard)];
+      .shards[delays.any_model ? 0 : static_cast<size_t>(twin.begun_as)];
 }
 
 size_t GivenTurns::TurnsBefore(const ShardTwin& twin, Rank rank,

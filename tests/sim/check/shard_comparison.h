@@ -32,6 +32,9 @@ class ShardComparison {
                     const std::vector<float>& actual) const;
 
  private:
+  std::optional<Violation> TurnsDifference(const ShardTwin& twin,
+                                           const TwinState& state,
+                                           const ShardMachine& machine) const;
   std::optional<Violation> ExplainAsOtherPushes(
       const ShardTwin& twin, Version version,
       const std::vector<float>& actual) const;

@@ -41,6 +41,11 @@ void ShardTwins::CreateTwin(int32_t id, const View& view) {
   twin.range = view.shard(ShardId{id});
   twin.name = view.ShardName(ShardId{id});
   twin.origin = static_cast<int32_t>(view.OriginOf(ShardId{id}));
+  twin.begun_as = id;
+  for (ShardId of{id}; view.OriginOf(of) != of;) {
+    of = view.OriginOf(of);
+    twin.begun_as = static_cast<int32_t>(of);
+  }
   std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
   InitializeElements(view.table(twin.range.table), scenario_.seed,
                      twin.range.begin, absl::MakeSpan(initial));
