@@ -48,10 +48,15 @@ std::optional<std::pair<Rank, Clock>> UpdateOrder::Missing(
 }
 
 UpdateOrder& UpdateOrders::Of(const sync::Mode& mode) {
-  const ModeRule& rule = RuleOf(mode);
-  if (rule.follows_given_delays()) return as_given_;
-  if (rule.holds_gradients()) return by_clock_;
-  return at_once_;
+  switch (RuleOf(mode).updates()) {
+    case ModeRule::Updates::kAtOnce:
+      return at_once_;
+    case ModeRule::Updates::kByClock:
+      return by_clock_;
+    case ModeRule::Updates::kAsGiven:
+      break;
+  }
+  return as_given_;
 }
 
 // ---- At once ----------------------------------------------------------------

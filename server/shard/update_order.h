@@ -1,6 +1,6 @@
 // UpdateOrder: when the gradients that a shard accepts become updates of it,
 // and which of its versions a step is computed from. A mode says which order it
-// has (ModeRule::holds_gradients(), follows_given_delays()):
+// has (ModeRule::updates()):
 //
 // | order | a gradient is applied | a pull is told |
 // | --- | --- | --- |

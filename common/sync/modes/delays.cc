@@ -12,7 +12,7 @@ namespace {
 class Delays : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kDelays; }
-  bool follows_given_delays() const override { return true; }
+  Updates updates() const override { return Updates::kAsGiven; }
   std::string GivenDelaysOf(const sync::Mode& mode) const override {
     return mode.delays().given();
   }
