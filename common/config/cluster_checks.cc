@@ -370,14 +370,6 @@ class ClusterChecks {
         replicas == 0 || replicas < servers, "replicas", replicas,
         absl::StrCat("less than the number of servers (", servers, ")"),
         "each copy of a shard is on a server of its own");
-    if (replicas > 0 && config_.sync().has_delays()) {
-      problems_.Add("replicas",
-                    absl::StrCat("value is ", replicas,
-                                 "; 0 is required with given delays, whose "
-                                 "older versions of the parameters have no "
-                                 "copies; or choose another mode than "
-                                 "sync.delays"));
-    }
   }
 
   void CheckWorkers() const {

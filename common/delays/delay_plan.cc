@@ -170,6 +170,12 @@ absl::Status DelayPlan::CheckFeasible() const {
   return absl::OkStatus();
 }
 
+bool DelayPlan::Has(ShardId shard) const {
+  const auto number = static_cast<int64_t>(shard);
+  return number >= 0 && (trace_.any_model ||
+                         number < static_cast<int64_t>(trace_.shards.size()));
+}
+
 absl::Status DelayPlan::CheckShards(int shards) const {
   if (trace_.any_model || static_cast<int>(trace_.shards.size()) == shards)
     return absl::OkStatus();

@@ -33,6 +33,8 @@ class DelayPlan {
   // Turns begin with gradients of this clock.
   Clock first() const { return trace_.first; }
   Clock steps() const { return steps_; }
+  // It says what happens to that shard.
+  bool Has(ShardId shard) const;
   // OK if it says what happens to a model of so many shards.
   absl::Status CheckShards(int shards) const;
   // Versions of a shard that have to be kept at the same time for gradients
@@ -74,7 +76,7 @@ class DelayPlan {
     const DelayTrace::Shard* shard_;
     size_t index_;
   };
-  // `shard` is one of CheckShards(); the plan outlives what is returned.
+  // It Has() the shard; the plan outlives what is returned.
   OfShard Of(ShardId shard) const;
 
  private:

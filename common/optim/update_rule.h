@@ -4,17 +4,27 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "common/ids.h"
+#include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
+#include "common/optim/stale_rule.h"
 #include "common/optim/step_options.h"
 
 namespace slackline {
 
+class DelayPlan;
+
 struct UpdateRule {
   Optimizer optimizer;  // Of the table.
   LearningRateSchedule schedule;
+  // On the servers.
+  StaleRule stale = {};
+  GradientBound gradient_bound = {};
+  // Of a job whose delays are given: the order of its updates.
+  std::shared_ptr<const DelayPlan> delays = nullptr;
 
   // The numbers of an update of this clock. Its rate is the optimizer's, times
   // the schedule's factor, times that of its gradients (and of a rule for stale

@@ -411,6 +411,7 @@ ShardThread::Options ServerProgram::ShardThreadOptions(
                   .trace = config_.train().trace(),
                   .stale = stale,
                   .delays = delays_,
+                  .workers = static_cast<int>(WorkerProcesses(config_).size()),
                   .stored = stored_,
                   .nonfinite = config_.train().nonfinite()};
   if (config_.train().has_gradient_bound()) {

@@ -273,11 +273,6 @@ bool ModeControl::follows_given_delays() const {
 }
 
 absl::Status ModeControl::MayMove() const {
-  if (follows_given_delays()) {
-    return absl::FailedPreconditionError(
-        "shards stay where they are in a job whose delays are given: what they "
-        "keep for late gradients does not move");
-  }
   return changer_.MayMove(editor_->view(), Workers());
 }
 

@@ -73,7 +73,7 @@ class ModeControl : public CoordinatorPart {
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // The job's delays are given: there is no other mode, every worker has to
-  // stay, none comes later, and no shard moves.
+  // stay, none comes later, and there are no checkpoints.
   bool follows_given_delays() const;
 
   // As in ModeChanger.

@@ -358,7 +358,7 @@ absl::Status LogCopy::Resume(const wire::LogPosition& at) {
 }
 
 absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
-  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot));
+  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot, *rule_));
   if (begun_)
     return absl::InvalidArgumentError("a snapshot of a shard that is here");
   if (snapshot.begin() != range_.begin || snapshot.end() <= range_.begin ||

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/compress/gradient_code.h"
 #include "common/io/state_hash.h"
-#include "common/optim/finite.h"
 #include "common/status.h"
 #include "server/shard/refusals.h"
 
@@ -17,10 +16,6 @@ namespace {
 size_t ElementsOf(const wire::Push& push, const Payload& frame) {
   return push.has_encoding() ? static_cast<size_t>(push.encoding().elements())
                              : frame.size() / sizeof(float);
-}
-
-bool AllFinite(const Payload& gradient) {
-  return optim::AllFinite(gradient.data(), gradient.size() / sizeof(float));
 }
 
 // The participant whose own clock the record changes; nullopt: it may be
@@ -49,12 +44,10 @@ void ServedShard::Effects::Clear() {
 
 ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
                          ShardMachine machine, uint64_t term,
-                         std::vector<FollowerFeeds::Known> awaited,
-                         GivenDelays delays)
+                         std::vector<FollowerFeeds::Known> awaited)
     : rules_(std::move(rules)),
       machine_(std::move(machine)),
-      stale_(rules_->stale, rules_->maximize),
-      delays_(std::move(delays)),
+      orders_(*machine_.rule()),
       followers_(rules_->feed, range().shard, machine_.position(), term,
                  std::move(awaited)) {
   machine_.BeginTerm(term);
@@ -70,7 +63,8 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
                                  const Call& call) {
   Effects& effects = call.effects;
   // Holding the old values makes an update write elsewhere.
-  const bool compare = stale_.rule().NeedsUpdates();
+  UpdateOrder& order = orders_.OfValues();
+  const bool compare = order.NeedsUpdates();
   const Payload before = compare ? machine_.shard().values() : Payload();
   if (cut_.has_value()) {
     effects.cut_lost = cut_->OnRecord(record, machine_);
@@ -94,8 +88,9 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
     effects.trace.push_back(std::move(event));
   };
   if (cause.has_value() && rules_->trace) trace(*cause);
+  for (const TurnVerdict& verdict : applied->turned) Count(verdict, call);
   for (const ShardOutcome::Update& update : applied->updates) {
-    if (compare) stale_.OnUpdate(before, machine_.shard().values());
+    if (compare) order.OnUpdate(before, machine_.shard().values());
     call.counts.Updated(update.ranks.size());
     effects.work.push_back(
         {.shard = range().shard,
@@ -136,6 +131,47 @@ ServedShard::Pushed ServedShard::Push(const WorkerLife& who,
           .accepted_seq = participant->next_seq - 1};
 }
 
+void ServedShard::Count(const TurnVerdict& verdict, const Call& call) const {
+  const ShardId shard = range().shard;
+  switch (verdict.kind) {
+    case TurnVerdict::Kind::kApplied:
+      return call.counts.Missed(verdict.missed_updates, verdict.workers);
+    case TurnVerdict::Kind::kTooStale:
+      return call.counts.Dropped(1);
+    case TurnVerdict::Kind::kNotFinite:
+      call.effects.report |=
+          call.counts.Nonfinite(shard, verdict.rank, verdict.clock);
+      return;
+    case TurnVerdict::Kind::kOversized:
+      call.effects.report |= call.counts.Oversized(
+          shard, verdict.rank, verdict.clock, *verdict.excess);
+      return;
+  }
+}
+
+std::string ServedShard::FaultOf(const wire::Push& push, const Payload& frame,
+                                 const Participant& participant,
+                                 const sync::Mode& mode) const {
+  if (push.clock() != participant.clock)
+    return absl::StrCat("its next clock is ", participant.clock);
+  const absl::Status fits = CheckMomentum(
+      FromWire(push.options()), machine_.rule()->optimizer, rules_->table);
+  if (!fits.ok()) return std::string(fits.message());
+  const GradientCode code = CodeOf(push.encoding());
+  const auto elements = static_cast<size_t>(range().elements());
+  if (ElementsOf(push, frame) != elements && push.has_encoding()) {
+    return absl::StrCat(push.encoding().elements(), " elements, the shard has ",
+                        elements);
+  }
+  if (frame.size() != code.Bytes(elements)) {
+    return absl::StrCat(frame.size(), " bytes, the shard has ",
+                        code.Bytes(elements));
+  }
+  if (!RuleOf(mode).over_servers())
+    return "the step of that clock is done by all-reduce";
+  return "";
+}
+
 std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
                                                  const Payload& frame,
                                                  const Participant& participant,
@@ -147,67 +183,44 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
   }
   // An earlier one was lost; both are sent again in order.
   if (push.seq() > participant.next_seq) return Retry();
-  if (push.has_advance()) return AcceptAdvance(push, participant, call);
 
-  const auto reject = [&](const auto&... why) {
+  const auto reject = [&](absl::string_view why) {
     return Rejected(absl::StrCat("push to ", Name(), " by rank ",
                                  static_cast<int>(participant.rank),
-                                 " of clock ", push.clock(), ": ", why...));
+                                 " of clock ", push.clock(), ": ", why));
   };
-  if (push.clock() != participant.clock)
-    return reject("its next clock is ", participant.clock);
-  const absl::Status fits = CheckMomentum(
-      FromWire(push.options()), machine_.rule()->optimizer, rules_->table);
-  if (!fits.ok()) return reject(fits.message());
-  const GradientCode code = CodeOf(push.encoding());
-  const auto elements = static_cast<size_t>(range().elements());
-  if (ElementsOf(push, frame) != elements && push.has_encoding()) {
-    return reject(push.encoding().elements(), " elements, the shard has ",
-                  elements);
+  if (!push.has_advance()) {
+    const std::string fault = FaultOf(push, frame, participant, mode);
+    if (!fault.empty()) return reject(fault);
   }
-  if (frame.size() != code.Bytes(elements)) {
-    return reject(frame.size(), " bytes, the shard has ", code.Bytes(elements));
-  }
-  const ModeRule& rule = RuleOf(mode);
-  if (!rule.over_servers())
-    return reject("the step of that clock is done by all-reduce");
-  // One frame of each worker is held, so a worker that runs ahead has to wait.
-  if (!delays_.given() && rule.holds_gradients() &&
-      push.clock() > machine_.complete_clock()) {
-    return Retry();
+  UpdateOrder& order = orders_.Of(mode);
+  const absl::Status may_take = order.MayTake(push, participant, machine_);
+  if (absl::IsUnavailable(may_take)) return Retry();
+  if (!may_take.ok()) return reject(may_take.message());
+  if (push.has_advance()) {
+    Advance(push, participant, call);
+    return std::nullopt;
   }
   Payload gradient = frame;
-  if (!code.whole()) {
+  if (const GradientCode code = CodeOf(push.encoding()); !code.whole()) {
     gradient = Payload::Allocate(range().bytes());
     const absl::Span<float> floats(
-        reinterpret_cast<float*>(gradient.MutableData()), elements);
+        reinterpret_cast<float*>(gradient.MutableData()),
+        static_cast<size_t>(range().elements()));
     if (!Decode(code, frame.data(), floats))
       return reject("its frame is not in the code that it names");
   }
-  if (delays_.given())
-    return AcceptGiven(push, gradient, frame.size(), participant, call);
-  CountPush(frame.size(), call);
-  const Accepted accepted = Judge(push, gradient, participant, mode, call);
+  call.counts.Pushed(frame.size());
+  call.effects.work.push_back(
+      {.shard = range().shard, .pushes = 1, .bytes_in = frame.size()});
+  const Accepted accepted =
+      Judge(push, gradient, participant, mode, order, call);
   Commit(accepted.record, accepted.cause, call);
   return std::nullopt;
 }
 
-std::optional<wire::Refusal> ServedShard::AcceptAdvance(
-    const wire::Push& push, const Participant& participant, const Call& call) {
-  const auto reject = [&](const auto&... why) {
-    return Rejected(absl::StrCat("push to ", Name(), " by rank ",
-                                 static_cast<int>(participant.rank),
-                                 " of clock ", push.clock(), ": ", why...));
-  };
-  if (delays_.given()) {
-    if (push.clock() != participant.clock + 1) {
-      return reject(
-          "it skips steps, and the job's delays have a gradient of each");
-    }
-    return AcceptGivenNothing(participant, call);
-  }
-  if (push.clock() < participant.clock)
-    return reject("its clock is already ", participant.clock);
+void ServedShard::Advance(const wire::Push& push,
+                          const Participant& participant, const Call& call) {
   const WorkerLife who{participant.rank, participant.incarnation};
   Commit(AdvanceRecord{.who = who, .clock = push.clock()},
          ShardTraceRecord{.kind = ShardTraceRecord::Kind::kAdvanced,
@@ -216,237 +229,55 @@ std::optional<wire::Refusal> ServedShard::AcceptAdvance(
                           .clock = push.clock(),
                           .version = machine_.shard().version()},
          call);
-  return std::nullopt;
 }
 
 ServedShard::Accepted ServedShard::Judge(const wire::Push& push,
                                          const Payload& gradient,
                                          const Participant& participant,
                                          const sync::Mode& mode,
-                                         const Call& call) {
-  const Shard& shard = machine_.shard();
-  const ModeRule& rule = RuleOf(mode);
+                                         UpdateOrder& order, const Call& call) {
+  using Verdict = UpdateOrder::Verdict;
   const Version base = push.gradient();
-  GradientRecord record{.who = {participant.rank, participant.incarnation},
+  const WorkerLife who{participant.rank, participant.incarnation};
+  GradientRecord record{.who = who,
                         .clock = push.clock(),
                         .gradient = gradient,
-                        .held = rule.holds_gradients(),
-                        .spare = rule.spare_workers(mode),
                         .options = FromWire(push.options())};
   ShardTraceRecord cause{.kind = ShardTraceRecord::Kind::kPushAccepted,
-                         .rank = participant.rank,
-                         .incarnation = participant.incarnation,
+                         .rank = who.rank,
+                         .incarnation = who.incarnation,
                          .clock = push.clock(),
                          .version = base};
-  if (rule.extra_steps(mode) > 0) {
-    dssp_.OnPush(participant.rank, participant.incarnation, push.clock(),
-                 call.now);
-  }
-  const auto workers = static_cast<int>(machine_.participants().size());
+  order.OnArrival(participant, push.clock(), mode, call.now);
   // Also what a rule remembers must not come from such a gradient.
-  const std::optional<double> rms = Measure(gradient);
-  bool finite = rms.has_value();
-  std::optional<GradientBound::Excess> excess;
-  if (finite) {
-    record.rms = *rms;
-    excess = rules_->gradient_bound.Judge(*rms, machine_.running_rms());
+  const GradientBound& bound = machine_.rule()->gradient_bound;
+  const std::optional<double> rms =
+      bound.Measure(gradient.data(), gradient.size() / sizeof(float));
+  record.rms = rms.value_or(0);
+  const std::optional<GradientBound::Excess> excess =
+      rms.has_value() && order.BoundsArrivals()
+          ? bound.Judge(*rms, machine_.running_rms())
+          : std::nullopt;
+  Verdict verdict = Verdict::kNotFinite;
+  if (rms.has_value() && !excess.has_value())
+    verdict = order.Judge(mode, base, machine_, &record, &call.counts);
+  if (verdict == Verdict::kTaken)
+    return {.record = std::move(record), .cause = cause};
+  if (excess.has_value()) {
+    call.effects.report |=
+        call.counts.Oversized(range().shard, who.rank, push.clock(), *excess);
+  } else if (verdict == Verdict::kNotFinite) {
+    call.effects.report |=
+        call.counts.Nonfinite(range().shard, who.rank, push.clock());
+  } else {
+    call.counts.Dropped(1);
   }
-  bool dropped = false;
-  if (finite && !excess.has_value() && !record.held) {
-    StaleRule::Verdict verdict =
-        stale_.OnPush({.rank = participant.rank,
-                       .incarnation = participant.incarnation,
-                       .base = base,
-                       .gradient = &gradient,
-                       .now = shard.version(),
-                       .values = &shard.values(),
-                       .workers = workers});
-    record.options.rate_factor *= verdict.rate_factor;
-    dropped = verdict.drop;
-    if (!verdict.gradient.empty()) {
-      record.gradient = std::move(verdict.gradient);
-      finite = AllFinite(record.gradient);  // Products may overflow.
-    }
-  }
+  if (verdict != Verdict::kUseless)
+    cause.kind = ShardTraceRecord::Kind::kPushDiscarded;
   // To the shard, a discarded gradient is as if the worker had only said that
   // it is done.
-  const AdvanceRecord nothing{.who = record.who, .clock = push.clock() + 1};
-  if (dropped || !finite || excess.has_value()) {
-    cause.kind = ShardTraceRecord::Kind::kPushDiscarded;
-    if (dropped) call.counts.Dropped(1);
-    if (!finite) {
-      call.effects.report |=
-          call.counts.Nonfinite(range().shard, participant.rank, push.clock());
-    }
-    if (excess.has_value()) {
-      call.effects.report |= call.counts.Oversized(
-          range().shard, participant.rank, push.clock(), *excess);
-    }
-    return {.record = nothing, .cause = cause};
-  }
-  if (record.held && push.clock() < machine_.complete_clock()) {
-    // Late: the others' mean is in the model already.
-    call.counts.Dropped(1);
-    return {.record = nothing, .cause = cause};
-  }
-  call.counts.Missed(
-      base < shard.version() ? static_cast<int64_t>(shard.version() - base) : 0,
-      record.held ? 1 : workers);
-  return {.record = std::move(record), .cause = cause};
-}
-
-void ServedShard::CountPush(size_t bytes, const Call& call) const {
-  call.counts.Pushed(bytes);
-  call.effects.work.push_back(
-      {.shard = range().shard, .pushes = 1, .bytes_in = bytes});
-}
-
-std::optional<double> ServedShard::Measure(const Payload& gradient) const {
-  return rules_->gradient_bound.Measure(gradient.data(),
-                                        gradient.size() / sizeof(float));
-}
-
-// ---- Given delays -----------------------------------------------------------
-
-std::optional<wire::Refusal> ServedShard::AcceptGiven(
-    const wire::Push& push, const Payload& gradient, size_t frame_bytes,
-    const Participant& participant, const Call& call) {
-  const Shard& shard = machine_.shard();
-  const WorkerLife who{participant.rank, participant.incarnation};
-  const Clock clock = push.clock();
-  const auto reject = [&](const auto&... why) {
-    return Rejected(absl::StrCat("push to ", Name(), " by rank ",
-                                 static_cast<int>(who.rank), " of clock ",
-                                 clock, ": ", why...));
-  };
-  if (clock >= delays_.plan().steps())
-    return reject("the job has ", delays_.plan().steps(), " steps");
-  const std::optional<GivenDelays::Base> base =
-      delays_.BaseOf(who.rank, clock, shard);
-  if (!base.has_value() || base->version != push.gradient()) {
-    return reject("it was computed from version ", push.gradient(),
-                  ", and the delays of the job name the version after ",
-                  delays_.TurnsBefore(who.rank, clock), " updates",
-                  base.has_value() ? absl::StrCat(", which is ", base->version)
-                                   : ", which is not there yet");
-  }
-  GivenDelays::Push given{.rank = who.rank,
-                          .clock = clock,
-                          .base = base->version,
-                          .base_values = {},
-                          .gradient = {},
-                          .options = FromWire(push.options())};
-  if (stale_.rule().NeedsBase()) given.base_values = base->values;
-  CountPush(frame_bytes, call);
-  const std::optional<double> rms = Measure(gradient);
-  if (!rms.has_value()) {
-    call.effects.report |=
-        call.counts.Nonfinite(range().shard, who.rank, clock);
-  } else if (!delays_.Uses(who.rank, clock)) {
-    call.counts.Dropped(1);
-  } else {
-    given.gradient = gradient;
-    given.rms = *rms;
-  }
-  Commit(AdvanceRecord{.who = who, .clock = clock + 1},
-         ShardTraceRecord{.kind = ShardTraceRecord::Kind::kPushAccepted,
-                          .rank = who.rank,
-                          .incarnation = who.incarnation,
-                          .clock = clock,
-                          .version = base->version},
-         call);
-  delays_.Add(std::move(given));
-  TakeTurns(call);
-  return std::nullopt;
-}
-
-std::optional<wire::Refusal> ServedShard::AcceptGivenNothing(
-    const Participant& participant, const Call& call) {
-  const Shard& shard = machine_.shard();
-  const WorkerLife who{participant.rank, participant.incarnation};
-  const Clock clock = participant.clock;
-  const std::optional<GivenDelays::Base> base =
-      clock < delays_.plan().steps() ? delays_.BaseOf(who.rank, clock, shard)
-                                     : std::nullopt;
-  if (!base.has_value()) {
-    return Rejected(absl::StrCat(
-        "skip of ", Name(), " by rank ", static_cast<int>(who.rank),
-        " at clock ", clock,
-        ": the job's delays name no version for it that is there"));
-  }
-  Commit(AdvanceRecord{.who = who, .clock = clock + 1},
-         ShardTraceRecord{.kind = ShardTraceRecord::Kind::kAdvanced,
-                          .rank = who.rank,
-                          .incarnation = who.incarnation,
-                          .clock = clock + 1,
-                          .version = shard.version()},
-         call);
-  delays_.Add({.rank = who.rank,
-               .clock = clock,
-               .base = base->version,
-               .base_values = {},
-               .gradient = {}});
-  TakeTurns(call);
-  return std::nullopt;
-}
-
-void ServedShard::TakeTurns(const Call& call) {
-  const Shard& shard = machine_.shard();
-  while (delays_.Ready()) {
-    GivenDelays::Turn turn = delays_.Take(shard);
-    UpdateRecord update{.clock = turn.clock,
-                        .ranks = {},
-                        .gradients = {},
-                        .workers = turn.workers};
-    // In the order of the turns, so the verdict is the same however gradients
-    // come; and of all gradients of a turn by those before it.
-    const RunningRms before = machine_.running_rms();
-    for (GivenDelays::Push& push : turn.pushes) {
-      if (push.gradient.empty()) continue;
-      if (const std::optional<GradientBound::Excess> excess =
-              rules_->gradient_bound.Judge(push.rms, before)) {
-        call.effects.report |= call.counts.Oversized(range().shard, push.rank,
-                                                     push.clock, *excess);
-        continue;
-      }
-      StepOptions options = push.options;
-      if (!turn.mean) {
-        StaleRule::Verdict verdict =
-            stale_.OnPush({.rank = push.rank,
-                           .base = push.base,
-                           .base_values = &push.base_values,
-                           .gradient = &push.gradient,
-                           .now = shard.version(),
-                           .values = &shard.values(),
-                           .workers = turn.workers});
-        options.rate_factor *= verdict.rate_factor;
-        if (verdict.drop) {
-          call.counts.Dropped(1);
-          continue;
-        }
-        if (!verdict.gradient.empty())
-          push.gradient = std::move(verdict.gradient);
-        if (!AllFinite(push.gradient)) {  // Products may overflow.
-          call.effects.report |=
-              call.counts.Nonfinite(range().shard, push.rank, push.clock);
-          continue;
-        }
-      }
-      call.counts.Missed(static_cast<int64_t>(shard.version() - push.base),
-                         turn.mean ? 1 : turn.workers);
-      // One update has one rate: that of its first gradient.
-      if (update.gradients.empty()) update.options = options;
-      update.ranks.push_back(push.rank);
-      update.gradients.push_back(std::move(push.gradient));
-      if (rules_->gradient_bound.any()) update.rms.push_back(push.rms);
-    }
-    if (update.gradients.empty()) {
-      ReleaseParked(std::nullopt, call);
-      continue;
-    }
-    if (turn.mean) update.workers = static_cast<int>(update.gradients.size());
-    Commit(std::move(update), std::nullopt, call);
-  }
+  return {.record = AdvanceRecord{.who = who, .clock = push.clock() + 1},
+          .cause = cause};
 }
 
 // ---- Installations ----------------------------------------------------------
@@ -526,7 +357,7 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
   size_t bytes = 0;
   for (const Payload& frame : frames) bytes += frame.size();
   call.counts.Installed(bytes);
-  stale_.Forget();
+  orders_.Forget();
   Commit(record, cause, call);
   return std::nullopt;
 }
@@ -548,35 +379,25 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
            std::nullopt, call);
     participant = Find(who);
   }
-  // A late copy: the worker has computed that step, and what it was computed
-  // from may be let go.
-  if (delays_.given() && !pull.has_state() &&
-      pull.step().clock() <
-          std::max(participant->clock, delays_.plan().first())) {
+  UpdateOrder& order = orders_.OfValues();
+  // A late copy.
+  if (!pull.has_state() &&
+      order.IsOver(pull.step().clock(), *participant, machine_)) {
     return Retry();
   }
   const GatedPull gated = Gated(who, pull, terms, call);
-  if (StalenessGate::Admits(machine_.participants(), Progress(), gated)) {
+  if (StalenessGate::Admits(machine_.participants(), order.Progress(machine_),
+                            gated)) {
     AnswerPull(
         gated,
         pull.has_join() ? participant->joined_at : machine_.complete_clock(),
         call);
   } else if (!gate_.Park(gated)) {
     // Asked again: say what it waits for, so that a person can be told.
-    StillParked& parked =
-        call.effects.still_parked.emplace(StillParked{.pull = gated});
-    if (delays_.given()) {
-      parked.waits_for = delays_.Missing();
-    } else if (const Participant* const slowest =
-                   machine_.participants().Slowest()) {
-      parked.waits_for = {slowest->rank, slowest->clock};
-    }
+    call.effects.still_parked.emplace(
+        StillParked{.pull = gated, .waits_for = order.Missing(machine_)});
   }
   return std::nullopt;
-}
-
-Clock ServedShard::Progress() const {
-  return delays_.given() ? delays_.turns() : machine_.complete_clock();
 }
 
 GatedPull ServedShard::Gated(const WorkerLife& who, const wire::Pull& pull,
@@ -590,34 +411,23 @@ GatedPull ServedShard::Gated(const WorkerLife& who, const wire::Pull& pull,
     gated.clock = gated.own_clock = gated.needed = pull.state().clock();
     return gated;
   }
-  // A worker that joins takes what is there, unless delays are given.
-  if (pull.has_join() && !delays_.given()) return gated;
   gated.clock = pull.step().clock();  // 0 of a worker that joins.
   gated.own_clock = pull.step().own_clock();
   gated.exact = pull.step().exact();
-  gated.needed = terms.needs.of_all;
-  if (delays_.given()) {
-    gated.complete = delays_.TurnsBefore(gated.rank, gated.clock);
-    return gated;
-  }
-  gated.complete = terms.needs.complete;
-  if (terms.extra_steps > 0 &&
-      machine_.participants().MinClock() < gated.needed &&
-      dssp_.Grants(gated, machine_.participants(), terms.extra_steps)) {
-    gated.needed = terms.granted_of_all;
-  }
+  orders_.OfValues().Gate(terms, pull.has_join(), machine_, &gated);
   return gated;
 }
 
 void ServedShard::ReleaseParked(std::optional<Rank> changed, const Call& call) {
   if (gate_.parked_count() == 0) return;
   std::vector<GatedPull> admitted;
-  gate_.Release(machine_.participants(), Progress(), changed, &admitted);
+  gate_.Release(machine_.participants(), orders_.OfValues().Progress(machine_),
+                changed, &admitted);
   for (const GatedPull& pull : admitted)
     AnswerPull(pull, machine_.complete_clock(), call);
 }
 
-Payload ServedShard::RoundedOf(const GivenDelays::Base& told) {
+Payload ServedShard::RoundedOf(const ShardVersion& told) {
   if (rules_->pulled_as == wire::Encoding::FLOAT32) return told.values;
   if (!rounded_.has_value() || rounded_->version != told.version) {
     rounded_ = {.version = told.version,
@@ -630,13 +440,11 @@ Payload ServedShard::RoundedOf(const GivenDelays::Base& told) {
 void ServedShard::AnswerPull(const GatedPull& pull, Clock shard_clock,
                              const Call& call) {
   const Shard& shard = machine_.shard();
-  GivenDelays::Base told{.version = shard.version(), .values = shard.values()};
-  if (delays_.given() && !pull.state) {
-    std::optional<GivenDelays::Base> named =
-        delays_.BaseOf(pull.rank, pull.clock, shard);
-    SL_CHECK(named.has_value(), "a pull is answered before its turn");
-    told = *std::move(named);
-  }
+  UpdateOrder& order = orders_.OfValues();
+  const ShardVersion told =
+      pull.state
+          ? ShardVersion{.version = shard.version(), .values = shard.values()}
+          : order.Answer(pull, machine_);
   const bool as_they_are = pull.state || pull.exact;
   Answer& answer = call.effects.answers.emplace_back(
       Answer{.pull = pull,
@@ -654,9 +462,6 @@ void ServedShard::AnswerPull(const GatedPull& pull, Clock shard_clock,
   call.effects.work.push_back(
       {.shard = range().shard, .pulls = 1, .bytes_out = bytes});
   if (pull.state) return;  // For no step.
-  if (!delays_.given()) {
-    stale_.OnAnswer(pull.rank, pull.incarnation, told.version, told.values);
-  }
   // Not of the final model; and once for each step, though who has not heard
   // the answer asks again.
   LeadCounted& counted = leads_[pull.rank];
@@ -664,9 +469,7 @@ void ServedShard::AnswerPull(const GatedPull& pull, Clock shard_clock,
     counted = {.incarnation = pull.incarnation};
   if (pull.clock > counted.clock && pull.clock < call.end) {
     counted.clock = pull.clock;
-    call.counts.Lead(
-        pull.clock, delays_.given() ? delays_.CompleteFor(pull.rank, pull.clock)
-                                    : machine_.complete_clock());
+    call.counts.Lead(pull.clock, order.CompleteFor(pull, machine_));
   }
   if (!rules_->trace) return;
   call.effects.trace.push_back({.kind = ShardTraceRecord::Kind::kPullAnswered,
@@ -692,10 +495,10 @@ void ServedShard::Leave(LeaveRecord leave, const Call& call) {
 
 ShardMachine ServedShard::SplitAt(int64_t at, ShardId part, const Call& call) {
   // A gradient that is held becomes one of each part.
-  call.counts.Inherited(machine_.held().size());
+  call.counts.Inherited(machine_.waiting_count());
   ShardOutcome outcome =
       Commit(SplitRecord{.at = at, .part = part}, std::nullopt, call);
-  stale_.Forget();
+  orders_.Forget();
   return *std::move(outcome.part);
 }
 

@@ -1,7 +1,7 @@
 // ServedShard: one shard on the thread that owns it, and all that is only there
-// while it does: the pulls that wait for clocks, what rules for stale gradients
-// and given delays remember, the feeds of its log, and its state at a
-// checkpoint's cut.
+// while it does: the pulls that wait for clocks, the order of its updates with
+// what rules for stale gradients remember, the feeds of its log, and its state
+// at a checkpoint's cut.
 //
 // Requests become records of the shard's log, and Commit() is the only place
 // where the shard changes. It knows no view: what the view says of a step comes
@@ -26,20 +26,15 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/checkpoint/shard_state.h"
-#include "common/optim/gradient_bound.h"
-#include "common/optim/stale_rule.h"
-#include "common/sync/dssp_controller.h"
-#include "common/sync/modes/mode_rule.h"
 #include "common/sync/staleness_gate.h"
 #include "proto/data.pb.h"
 #include "server/shard/follower_feeds.h"
-#include "server/shard/given_delays.h"
 #include "server/shard/log_feed.h"
 #include "server/shard/shard_counts.h"
 #include "server/shard/shard_cut.h"
 #include "server/shard/shard_effects.h"
 #include "server/shard/shard_machine.h"
-#include "server/shard/stale_pushes.h"
+#include "server/shard/update_order.h"
 
 namespace slackline {
 
@@ -49,9 +44,6 @@ class ServedShard {
   struct Rules {
     std::string table;  // Its name.
     wire::Encoding::Kind pulled_as = wire::Encoding::FLOAT32;
-    StaleRule stale = {};
-    bool maximize = false;  // As the table's optimizer says.
-    GradientBound gradient_bound = {};
     LogFeedOptions feed = {};
     std::shared_ptr<PayloadMemory> memory;
     bool trace = false;
@@ -98,23 +90,18 @@ class ServedShard {
   };
 
   // The owner's term begins with this machine. `awaited` are followers that
-  // the owner awaits, as those are that a view says to be in sync. `delays`:
-  // those of the job, if they are given.
+  // the owner awaits, as those are that a view says to be in sync.
   ServedShard(std::shared_ptr<const Rules> rules, ShardMachine machine,
-              uint64_t term, std::vector<FollowerFeeds::Known> awaited,
-              GivenDelays delays = {});
+              uint64_t term, std::vector<FollowerFeeds::Known> awaited);
 
   const ShardMachine& machine() const { return machine_; }
   const StalenessGate& gate() const { return gate_; }
-  const GivenDelays& delays() const { return delays_; }
   const FollowerFeeds& followers() const { return followers_; }
   const ShardRange& range() const { return machine_.shard().range(); }
   // nullptr if this worker does not take part.
   const Participant* Find(const WorkerLife& who) const {
     return machine_.participants().Find(who.rank, who.incarnation);
   }
-  // Gradients that are not in the values yet.
-  size_t held() const { return machine_.held().size() + delays_.waiting(); }
 
   // ---- Requests of workers. A refusal says why nothing was done.
   struct Pushed {
@@ -140,12 +127,7 @@ class ServedShard {
   Pushed Install(const WorkerLife& who, const wire::Push& push,
                  absl::Span<const Payload> frames, const InstallTerms& terms,
                  const Call& call);
-  struct PullTerms {
-    PullNeeds needs;  // Of the pull's step.
-    // Steps that the mode may grant beyond, and what the step needs then.
-    int64_t extra_steps = 0;
-    Clock granted_of_all = 0;
-  };
+  using PullTerms = UpdateOrder::PullTerms;
   // A pull of this shard, which is answered now, or parked until it can be. A
   // worker that does not take part joins with it, if it says so.
   std::optional<wire::Refusal> Pull(const WorkerLife& who,
@@ -244,33 +226,23 @@ class ServedShard {
                                       const Payload& frame,
                                       const Participant& participant,
                                       const sync::Mode& mode, const Call& call);
-  std::optional<wire::Refusal> AcceptAdvance(const wire::Push& push,
-                                             const Participant& participant,
-                                             const Call& call);
+  // Why the gradient is none of this shard's; empty: it is one.
+  std::string FaultOf(const wire::Push& push, const Payload& frame,
+                      const Participant& participant,
+                      const sync::Mode& mode) const;
+  void Advance(const wire::Push& push, const Participant& participant,
+               const Call& call);
   // Looks at the gradient before it can get anywhere: at its numbers, its size,
-  // and with the rule for stale gradients. Counts it.
+  // and whether its order has use for it. Counts it.
   Accepted Judge(const wire::Push& push, const Payload& gradient,
                  const Participant& participant, const sync::Mode& mode,
-                 const Call& call);
-  void CountPush(size_t bytes, const Call& call) const;
-  // A gradient in a job whose delays are given: it waits for its turn.
-  std::optional<wire::Refusal> AcceptGiven(const wire::Push& push,
-                                           const Payload& gradient,
-                                           size_t frame_bytes,
-                                           const Participant& participant,
-                                           const Call& call);
-  // Such a job's worker has no gradient of its step (wire::Push::Advance).
-  std::optional<wire::Refusal> AcceptGivenNothing(
-      const Participant& participant, const Call& call);
-  // Applies the gradients whose turn has come.
-  void TakeTurns(const Call& call);
+                 UpdateOrder& order, const Call& call);
+  // What has become of a gradient in its turn.
+  void Count(const TurnVerdict& verdict, const Call& call) const;
   std::optional<wire::Refusal> TakeInstallation(
       const WorkerLife& who, const wire::Push& push,
       absl::Span<const Payload> frames, const InstallTerms& terms,
       const Call& call);
-  // What a pull waits for, beside clocks of participants: the shard's clock, or
-  // turns.
-  Clock Progress() const;
   // The pull with the clocks that it waits for.
   GatedPull Gated(const WorkerLife& who, const wire::Pull& pull,
                   const PullTerms& terms, const Call& call);
@@ -278,19 +250,16 @@ class ServedShard {
   void ReleaseParked(std::optional<Rank> changed, const Call& call);
   void AnswerPull(const GatedPull& pull, Clock shard_clock, const Call& call);
   // The values as steps get them: Table::pulled_as.
-  Payload RoundedOf(const GivenDelays::Base& told);
-  std::optional<double> Measure(const Payload& gradient) const;
+  Payload RoundedOf(const ShardVersion& told);
   // For messages to people, as View::ShardName().
   std::string Name() const;
 
   std::shared_ptr<const Rules> rules_;
   ShardMachine machine_;
   StalenessGate gate_;
-  // These four begin to measure anew wherever the shard gets.
-  StalePushes stale_;
-  DsspController dssp_;
+  UpdateOrders orders_;
+  // Begins to measure anew wherever the shard gets.
   absl::flat_hash_map<Rank, LeadCounted> leads_;
-  GivenDelays delays_;
   FollowerFeeds followers_;
   std::optional<LogFeed> move_feed_;
   // As long as the present cut is not complete here.

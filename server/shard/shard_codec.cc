@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <tuple>
 #include <type_traits>
@@ -125,6 +126,92 @@ absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
   return absl::OkStatus();
 }
 
+wire::Turns EncodeTurns(const TurnState& turns) {
+  wire::Turns message;
+  message.set_plan(static_cast<int32_t>(turns.plan));
+  message.set_over(turns.over);
+  for (const auto& [key, waiting] : turns.waiting) {
+    wire::Turns::Waiting& gradient = *message.add_waiting();
+    gradient.set_clock(key.first);
+    gradient.set_rank(static_cast<int32_t>(key.second));
+    gradient.set_base(waiting.base);
+    SetOptions(waiting.options, &gradient);
+    gradient.set_rms(waiting.rms);
+  }
+  for (const auto& [turns_before, kept] : turns.kept) {
+    wire::Turns::Kept& version = *message.add_kept();
+    version.set_turns(turns_before);
+    version.set_version(kept.version);
+  }
+  message.set_remembers(!turns.memory.mean.empty());
+  return message;
+}
+
+// Takes the tensors, which are in the order of TensorsOf(), or are none yet.
+TurnState DecodeTurns(const wire::Turns& message, absl::Span<Payload> tensors) {
+  size_t next = 0;
+  const auto tensor = [&] {
+    return tensors.empty() ? Payload() : std::move(tensors[next++]);
+  };
+  TurnState turns{.plan = ShardId{message.plan()}, .over = message.over()};
+  for (const wire::Turns::Waiting& waiting : message.waiting()) {
+    turns.waiting.insert_or_assign(
+        {waiting.clock(), Rank{waiting.rank()}},
+        WaitingGradient{.base = waiting.base(),
+                        .gradient = tensor(),
+                        .options = slackline::FromWire(waiting.options()),
+                        .rms = waiting.rms()});
+  }
+  for (const wire::Turns::Kept& kept : message.kept()) {
+    turns.kept.insert_or_assign(
+        kept.turns(),
+        ShardVersion{.version = kept.version(), .values = tensor()});
+  }
+  if (message.remembers() && !tensors.empty()) {
+    const Payload mean = tensor();
+    turns.memory.mean.resize(mean.size() / sizeof(float));
+    std::memcpy(turns.memory.mean.data(), mean.data(), mean.size());
+  }
+  return turns;
+}
+
+absl::Status CheckTurns(const wire::ShardSnapshot& snapshot,
+                        const UpdateRule& rule) {
+  if (snapshot.has_turns() != (rule.delays != nullptr)) {
+    return Bad(snapshot.has_turns()
+                   ? "turns, and the job's delays are not given"
+                   : "no turns, and the job's delays are given");
+  }
+  if (!snapshot.has_turns()) return absl::OkStatus();
+  const wire::Turns& turns = snapshot.turns();
+  if (snapshot.held_size() > 0)
+    return Bad("held gradients, and the job's delays are given");
+  const auto order = [](const wire::Turns::Waiting& waiting) {
+    return std::make_tuple(waiting.clock(), waiting.rank());
+  };
+  for (int i = 0; i < turns.waiting_size(); ++i) {
+    const wire::Turns::Waiting& waiting = turns.waiting(i);
+    SL_RETURN_IF_ERROR(CheckOptions(waiting.options()));
+    SL_RETURN_IF_ERROR(CheckRms(waiting.rms()));
+    if (i > 0 && order(turns.waiting(i - 1)) >= order(waiting)) {
+      return Bad(
+          "gradients that wait for their turn are not sorted, each once");
+    }
+  }
+  for (int i = 0; i < turns.kept_size(); ++i) {
+    if (turns.kept(i).version() > snapshot.version() ||
+        (i > 0 && turns.kept(i - 1).turns() >= turns.kept(i).turns())) {
+      return Bad("kept versions are not sorted, or larger than the present");
+    }
+  }
+  std::vector<Participant> participants;
+  for (const wire::ShardParticipant& who : snapshot.participant())
+    participants.push_back(FromWire(who));
+  return GivenTurns::Check(
+      rule, DecodeTurns(turns, {}), snapshot.version(),
+      Participants(snapshot.min_clock(), std::move(participants)));
+}
+
 absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
   const auto order = [](const wire::ShardParticipant::Id& id) {
     return std::make_tuple(id.rank(), id.incarnation());
@@ -186,6 +273,8 @@ wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
   }
   message.set_running_rms(snapshot.running_rms.mean());
   message.set_running_gradients(snapshot.running_rms.count());
+  if (snapshot.turns.has_value())
+    *message.mutable_turns() = EncodeTurns(*snapshot.turns);
   return message;
 }
 
@@ -194,15 +283,30 @@ std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot) {
   tensors.insert(tensors.end(), snapshot.slots.begin(), snapshot.slots.end());
   for (const HeldGradient& held : snapshot.held)
     tensors.push_back(held.gradient);
+  if (!snapshot.turns.has_value()) return tensors;
+  for (const auto& [key, waiting] : snapshot.turns->waiting)
+    tensors.push_back(waiting.gradient);
+  for (const auto& [turns, kept] : snapshot.turns->kept)
+    tensors.push_back(kept.values);
+  if (const std::vector<float>& mean = snapshot.turns->memory.mean;
+      !mean.empty()) {
+    tensors.push_back(
+        Payload::Copy(reinterpret_cast<const std::byte*>(mean.data()),
+                      mean.size() * sizeof(float)));
+  }
   return tensors;
 }
 
 size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count) {
   return 1 + static_cast<size_t>(slot_count) +
-         static_cast<size_t>(snapshot.held_size());
+         static_cast<size_t>(snapshot.held_size()) +
+         static_cast<size_t>(snapshot.turns().waiting_size()) +
+         static_cast<size_t>(snapshot.turns().kept_size()) +
+         (snapshot.turns().remembers() ? 1 : 0);
 }
 
-absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
+absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
+                           const UpdateRule& rule) {
   SL_RETURN_IF_ERROR(CheckVersion(snapshot.version()));
   SL_RETURN_IF_ERROR(CheckClock(snapshot.min_clock()));
   SL_RETURN_IF_ERROR(
@@ -211,7 +315,8 @@ absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
   SL_RETURN_IF_ERROR(CheckPosition(snapshot.position()));
   SL_RETURN_IF_ERROR(CheckRunningRms(snapshot));
   SL_RETURN_IF_ERROR(CheckParticipants(snapshot));
-  return CheckHeld(snapshot);
+  SL_RETURN_IF_ERROR(CheckHeld(snapshot));
+  return CheckTurns(snapshot, rule);
 }
 
 ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
@@ -238,6 +343,12 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
          .gradient = std::move(*(first_held + i)),
          .options = slackline::FromWire(snapshot.held(i).options()),
          .rms = snapshot.held(i).rms()});
+  }
+  if (snapshot.has_turns()) {
+    decoded.turns = DecodeTurns(
+        snapshot.turns(),
+        absl::MakeSpan(tensors).subspan(
+            1 + static_cast<size_t>(slot_count + snapshot.held_size())));
   }
   return decoded;
 }
@@ -305,19 +416,6 @@ void Encode(const SplitRecord& split, wire::ShardRecord* message,
   message->mutable_split()->set_part(static_cast<int32_t>(split.part));
 }
 
-void Encode(const UpdateRecord& record, wire::ShardRecord* message,
-            std::vector<Payload>* frames) {
-  wire::ShardRecord::Update& update = *message->mutable_update();
-  update.set_clock(record.clock);
-  for (const Rank rank : record.ranks)
-    update.add_rank(static_cast<int32_t>(rank));
-  update.set_workers(record.workers);
-  SetOptions(record.options, &update);
-  update.mutable_rms()->Add(record.rms.begin(), record.rms.end());
-  frames->insert(frames->end(), record.gradients.begin(),
-                 record.gradients.end());
-}
-
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
                                    const Payload& frame) {
   SL_RETURN_IF_ERROR(CheckLife(gradient.who()));
@@ -372,24 +470,6 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Install& install,
   return record;
 }
 
-absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Update& update,
-                                   absl::Span<const Payload> frames) {
-  SL_RETURN_IF_ERROR(CheckClock(update.clock()));
-  SL_RETURN_IF_ERROR(CheckOptions(update.options()));
-  for (const double rms : update.rms()) SL_RETURN_IF_ERROR(CheckRms(rms));
-  UpdateRecord record{.clock = update.clock(),
-                      .ranks = {},
-                      .gradients = {frames.begin(), frames.end()},
-                      .workers = update.workers(),
-                      .options = slackline::FromWire(update.options()),
-                      .rms = {update.rms().begin(), update.rms().end()}};
-  for (const int32_t rank : update.rank()) {
-    if (rank < 0) return Bad("an update has a gradient of rank ", rank);
-    record.ranks.push_back(Rank{rank});
-  }
-  return record;
-}
-
 }  // namespace
 
 wire::ShardRecord EncodeRecord(const ShardRecord& record,
@@ -401,8 +481,6 @@ wire::ShardRecord EncodeRecord(const ShardRecord& record,
 
 size_t FrameCount(const wire::ShardRecord& record, int slot_count) {
   if (record.has_gradient() || record.has_sum()) return 1;
-  if (record.has_update())
-    return static_cast<size_t>(record.update().rank_size());
   return record.has_install() ? 1 + static_cast<size_t>(slot_count) : 0;
 }
 
@@ -433,8 +511,6 @@ absl::StatusOr<ShardRecord> DecodeRecord(const wire::ShardRecord& record,
         return Bad("a part with the id ", record.split().part());
       return SplitRecord{.at = record.split().at(),
                          .part = ShardId{record.split().part()}};
-    case wire::ShardRecord::kUpdate:
-      return Decode(record.update(), frames);
     case wire::ShardRecord::KIND_NOT_SET:
       break;
   }

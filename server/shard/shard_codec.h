@@ -19,13 +19,16 @@ LogPosition DecodePosition(const wire::LogPosition& position);
 
 // The snapshot without its tensors.
 wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot);
-// All of the shard's size: the values, the slots, the held gradients.
+// All of the shard's size: the values, the slots, the held gradients, and those
+// of the turns.
 std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot);
 
 // How many tensors belong to a snapshot.
 size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count);
-// Everything but the tensors is there and makes sense.
-absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot);
+// Everything but the tensors is there and makes sense, of a table with this
+// rule.
+absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
+                           const UpdateRule& rule);
 // Of a checked snapshot, with its TensorCount() tensors of the shard's size.
 ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                              int slot_count, std::vector<Payload> tensors);

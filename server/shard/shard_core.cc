@@ -64,11 +64,6 @@ const ShardCut* ShardCore::CutOf(ShardId shard) const {
   return served == nullptr ? nullptr : served->cut();
 }
 
-const GivenDelays* ShardCore::DelaysOf(ShardId shard) const {
-  const ServedShard* const served = places_.Served(shard);
-  return served == nullptr ? nullptr : &served->delays();
-}
-
 // ---- Events -----------------------------------------------------------------
 
 void ShardCore::OnTick(absl::Time now, Effects* effects) {

@@ -79,7 +79,6 @@ class ShardCore {
   // not served here.
   const ShardMachine* MachineOf(ShardId shard) const;
   const StalenessGate* GateOf(ShardId shard) const;
-  const GivenDelays* DelaysOf(ShardId shard) const;
   // For tests: the copy of a shard that is followed here; nullptr if there is
   // none, or it is not whole yet.
   const ShardMachine* CopyOf(ShardId shard) const {

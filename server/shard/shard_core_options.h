@@ -24,6 +24,7 @@ struct ShardCoreOptions {
   StaleRules stale = {};
   // Required if the job's mode follows given delays.
   std::shared_ptr<const DelaySource> delays = nullptr;
+  int workers = 0;  // Of the job, then.
   // Required if the job goes on from a checkpoint: what shards begin as.
   std::shared_ptr<const StoredShards> stored = nullptr;
   // What becomes of a gradient with a NaN or an infinity: it is discarded in

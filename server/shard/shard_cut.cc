@@ -13,8 +13,6 @@ namespace {
 // Why there can be no cut of a shard to which this happens; empty: there can.
 std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits) {
   if (std::holds_alternative<SplitRecord>(record)) return "it is cut in two";
-  if (std::holds_alternative<UpdateRecord>(record))
-    return "it follows given delays";
   const auto* const install = std::get_if<InstallRecord>(&record);
   if (install == nullptr) return "";
   if (!limits.uniform().has_value())

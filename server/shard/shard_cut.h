@@ -15,7 +15,8 @@
 // | installation | all have the same limit, and it is not later |
 // | leave | always |
 //
-// A shard that is cut in two, or follows given delays, has no cut.
+// A shard that is cut in two has no cut, and neither has one that has turns
+// (GivenTurns), which a checkpoint does not have.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the shard thread is its only caller.

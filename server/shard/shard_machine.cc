@@ -66,7 +66,12 @@ ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule,
       held_(std::move(snapshot.held)),
       spare_(snapshot.spare),
       position_(snapshot.position),
-      running_rms_(snapshot.running_rms) {}
+      running_rms_(snapshot.running_rms) {
+  SL_CHECK(snapshot.turns.has_value() == (rule_->delays != nullptr),
+           "turns without delays, or delays without turns");
+  if (snapshot.turns.has_value())
+    turns_.emplace(rule_, *std::move(snapshot.turns));
+}
 
 ShardSnapshot ShardMachine::Snapshot() const {
   std::vector<HeldGradient> held = held_;
@@ -80,7 +85,9 @@ ShardSnapshot ShardMachine::Snapshot() const {
           .held = std::move(held),
           .spare = spare_,
           .position = position_,
-          .running_rms = running_rms_};
+          .running_rms = running_rms_,
+          .turns = turns_.has_value() ? std::optional(turns_->state())
+                                      : std::nullopt};
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
@@ -123,10 +130,13 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
   }
   SL_RETURN_IF_ERROR(CheckSize(push.gradient, shard_.range()));
 
+  if (turns_.has_value()) SL_RETURN_IF_ERROR(turns_->Add(push, shard_));
   ShardOutcome outcome;
   ++who->next_seq;
   participants_.Advance(*who, push.clock + 1);
-  if (push.held) {
+  if (turns_.has_value()) {
+    turns_->OnPushed(push.who.rank, push.clock, push.clock + 1, participants_);
+  } else if (push.held) {
     spare_ = push.spare;
     held_.push_back({.who = push.who,
                      .gradient = push.gradient,
@@ -144,7 +154,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
 
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
                                                 const ApplyOptions& options) {
-  if (record.who.empty() || record.clock != complete_clock_ || !held_.empty()) {
+  if (record.who.empty() || record.clock != complete_clock_ || !held_.empty() ||
+      turns_.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a sum of ", record.who.size(), " gradients of clock ",
                      record.clock, "; the shard is at clock ", complete_clock_,
@@ -202,7 +213,11 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance,
   }
   ShardOutcome outcome;
   ++who->next_seq;
+  const Clock before = who->clock;
   participants_.Advance(*who, advance.clock);
+  if (turns_.has_value()) {
+    turns_->OnPushed(advance.who.rank, before, advance.clock, participants_);
+  }
   Complete(options, &outcome);
   return outcome;
 }
@@ -241,6 +256,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   ShardOutcome outcome;
   outcome.replaced = static_cast<int>(held_.size());
   held_.clear();
+  if (turns_.has_value()) turns_->OnParticipants(participants_);
   Complete(options, &outcome);
   return outcome;
 }
@@ -248,6 +264,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
                                                 const ApplyOptions& options) {
   participants_.Remove(leave.incarnations);
+  if (turns_.has_value()) turns_->OnParticipants(participants_);
   ShardOutcome outcome;
   Complete(options, &outcome);
   return outcome;
@@ -271,32 +288,13 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
     held_[i].gradient = whole.Slice(0, kept.bytes());
     outcome.part->held_[i].gradient = whole.Slice(kept.bytes(), part.bytes());
   }
-  return outcome;
-}
-
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update,
-                                                const ApplyOptions& options) {
-  if (update.gradients.empty() || update.workers < 1 ||
-      update.gradients.size() != update.ranks.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "an update of ", update.gradients.size(), " gradients of ",
-        update.ranks.size(), " ranks, divided by ", update.workers,
-        " workers; at least 1 of each is required, and as many ranks as "
-        "gradients"));
-  }
-  for (const Payload& gradient : update.gradients)
-    SL_RETURN_IF_ERROR(CheckSize(gradient, shard_.range()));
-  SL_RETURN_IF_ERROR(CheckSizes(update.rms, update.ranks.size()));
-  ShardOutcome outcome;
-  for (const double rms : update.rms) running_rms_.Add(rms);
-  Update(update.gradients, {update.ranks.begin(), update.ranks.end()},
-         update.workers, update.clock, update.options,
-         {.memory = options.memory}, &outcome);
+  if (turns_.has_value()) outcome.part->turns_ = turns_->Split(kept.bytes());
   return outcome;
 }
 
 void ShardMachine::Complete(const ApplyOptions& options,
                             ShardOutcome* outcome) {
+  if (turns_.has_value()) TakeTurns(options, outcome);
   const Clock complete =
       CompleteClock(complete_clock_, participants_, held_.size(), spare_);
   if (complete == complete_clock_) return;
@@ -319,6 +317,21 @@ void ShardMachine::Complete(const ApplyOptions& options,
            complete_clock_, step, options, outcome);
   }
   complete_clock_ = complete;
+}
+
+void ShardMachine::TakeTurns(const ApplyOptions& options,
+                             ShardOutcome* outcome) {
+  while (turns_->Ready(participants_)) {
+    GivenTurns::Turn turn =
+        turns_->Take(shard_, running_rms_, participants_, &outcome->turned);
+    if (turn.gradients.empty()) continue;
+    for (const double rms : turn.rms) running_rms_.Add(rms);
+    // Holding the old values makes the update write elsewhere.
+    const Payload before = turns_->NeedsUpdates() ? shard_.values() : Payload();
+    Update(turn.gradients, std::move(turn.ranks), turn.workers, turn.clock,
+           turn.options, {.memory = options.memory}, outcome);
+    if (turns_->NeedsUpdates()) turns_->OnUpdate(before, shard_.values());
+  }
 }
 
 void ShardMachine::Update(absl::Span<const Payload> gradients,

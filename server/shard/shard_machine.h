@@ -1,7 +1,7 @@
 // One shard as a state machine that only its log changes: values, optimizer
 // slots, version; who takes part, their clocks and sequence numbers; the
-// gradients that wait for the rest of their clock; and the running size of
-// those that were applied.
+// gradients that wait for the rest of their clock, or for their turn; and the
+// running size of those that were applied.
 //
 // Apply() is the only way in which it changes: while it is served, at the
 // target of a hand-over, after a restore. Two machines that begin with the same
@@ -21,6 +21,7 @@
 #include "common/optim/gradient_bound.h"
 #include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
+#include "server/shard/given_turns.h"
 #include "server/shard/shard.h"
 #include "server/shard/shard_record.h"
 
@@ -56,6 +57,8 @@ struct ShardSnapshot {
   int spare = 0;  // Of that clock.
   LogPosition position = {};
   RunningRms running_rms = {};
+  // Of a job whose delays are given.
+  std::optional<TurnState> turns = {};
 };
 
 struct ShardOutcome;
@@ -69,9 +72,10 @@ struct ApplyOptions {
 class ShardMachine {
  public:
   // `rule` is that of the shard's table. With nobody who takes part, at clock
-  // 0.
+  // 0, in a job whose delays are not given.
   ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard);
-  // As it was. The snapshot was checked: see shard_codec.h.
+  // As it was. The snapshot was checked: see shard_codec.h. It has turns if the
+  // rule has delays.
   ShardMachine(std::shared_ptr<const UpdateRule> rule, const ShardRange& range,
                ShardSnapshot snapshot);
 
@@ -99,6 +103,15 @@ class ShardMachine {
   Clock complete_clock() const { return complete_clock_; }
   // Of complete_clock(), in the order in which they came.
   const std::vector<HeldGradient>& held() const { return held_; }
+  // nullptr: the job's delays are not given.
+  const GivenTurns* turns() const {
+    return turns_.has_value() ? &*turns_ : nullptr;
+  }
+  // Gradients that are not in the values yet.
+  size_t waiting_count() const {
+    return held_.size() +
+           (turns_.has_value() ? turns_->state().waiting.size() : 0);
+  }
   // Of the gradients that were applied and measured, since somebody else's
   // values were installed last. Those of one clock count in the order of their
   // ranks, once the clock is complete.
@@ -119,11 +132,11 @@ class ShardMachine {
                                     const ApplyOptions& options);
   absl::StatusOr<ShardOutcome> Take(const SplitRecord& split,
                                     const ApplyOptions& options);
-  absl::StatusOr<ShardOutcome> Take(const UpdateRecord& update,
-                                    const ApplyOptions& options);
-  // Applies the clock that is held if it is complete by now. Its options are
-  // those of the lowest rank whose gradient is held: one update has one rate.
+  // Applies the clock that is held if it is complete by now, and the gradients
+  // whose turn has come. The options of a clock are those of the lowest rank
+  // whose gradient is held: one update has one rate.
   void Complete(const ApplyOptions& options, ShardOutcome* outcome);
+  void TakeTurns(const ApplyOptions& options, ShardOutcome* outcome);
   // The gradients of `ranks`, some of the `workers` that take part.
   void Update(absl::Span<const Payload> gradients,
               absl::InlinedVector<Rank, 1> ranks, int workers, Clock clock,
@@ -138,6 +151,7 @@ class ShardMachine {
   int spare_ = 0;  // Of what is held.
   LogPosition position_;
   RunningRms running_rms_;
+  std::optional<GivenTurns> turns_;
 };
 
 // What a record has done, for those who count, answer and trace.
@@ -151,6 +165,8 @@ struct ShardOutcome {
     Payload sum = {};
   };
   absl::InlinedVector<Update, 1> updates;
+  // Of the gradients whose turn has come, in that order.
+  std::vector<TurnVerdict> turned;
   // Held gradients whose clock somebody else's installation has replaced.
   int replaced = 0;
   std::optional<ShardMachine> part;  // Of a split.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 
 namespace slackline {
 namespace {
@@ -51,6 +52,26 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
   return snapshot;
 }
 
+// nullptr: the job's delays are not given.
+std::shared_ptr<const DelayPlan> DelaysOf(const ShardParts& at) {
+  const wire::View& view = at.view->proto();
+  const wire::Phase* const given = GivenDelaysPhase(view);
+  if (given == nullptr) return nullptr;
+  SL_CHECK(at.options.delays != nullptr, "the delays of the job are not here");
+  absl::StatusOr<std::shared_ptr<const DelayPlan>> made =
+      at.options.delays->PlanFor(at.options.workers, given->from(),
+                                 view.steps_total(), at.options.seed);
+  // The coordinator has looked at the same ones.
+  SL_CHECK(made.ok(), made.status().ToString());
+  return *std::move(made);
+}
+
+// The shard that the job began with of which this one is, or was split off.
+ShardId BeginningOf(ShardId shard, const View& view) {
+  while (view.OriginOf(shard) != shard) shard = view.OriginOf(shard);
+  return shard;
+}
+
 }  // namespace
 
 void ShardMaker::OnView(const ShardParts& at) {
@@ -62,17 +83,19 @@ void ShardMaker::OnView(const ShardParts& at) {
                       .steps_per_epoch = proto.steps_per_epoch()});
   // The config was validated and the coordinator checked the steps.
   SL_CHECK(schedule.ok(), schedule.status().ToString());
+  const std::shared_ptr<const DelayPlan> delays = DelaysOf(at);
   for (int table = 0; table < proto.table_size(); ++table) {
     const Optimizer& optimizer = at.view->optimizer(TableId{table});
     const wire::Table& entry = proto.table(table);
     rules_.push_back(std::make_shared<const UpdateRule>(
-        UpdateRule{.optimizer = optimizer, .schedule = *schedule}));
+        UpdateRule{.optimizer = optimizer,
+                   .schedule = *schedule,
+                   .stale = at.options.stale.For(entry.name()),
+                   .gradient_bound = at.options.gradient_bound,
+                   .delays = delays}));
     served_rules_.push_back(std::make_shared<const ServedShard::Rules>(
         ServedShard::Rules{.table = entry.name(),
                            .pulled_as = entry.pulled_as(),
-                           .stale = at.options.stale.For(entry.name()),
-                           .maximize = optimizer.maximize(),
-                           .gradient_bound = at.options.gradient_bound,
                            .feed = at.options.feed,
                            .memory = at.options.memory,
                            .trace = at.options.trace}));
@@ -116,18 +139,18 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
         std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
   }
   snapshot.complete_clock = snapshot.min_clock;
+  if (RuleFor(range)->delays != nullptr)
+    snapshot.turns = TurnState{.plan = BeginningOf(range.shard, *at.view)};
   return ShardMachine(RuleFor(range), range, std::move(snapshot));
 }
 
 ServedShard ShardMaker::BeginToServe(ShardMachine machine, uint64_t term,
                                      std::vector<FollowerFeeds::Known> awaited,
-                                     const ShardParts& at,
-                                     GivenDelays delays) const {
+                                     const ShardParts& at) const {
   const ShardRange& range = machine.shard().range();
   const ShardId shard = range.shard;
   ServedShard served(served_rules_[static_cast<size_t>(range.table)],
-                     std::move(machine), term, std::move(awaited),
-                     std::move(delays));
+                     std::move(machine), term, std::move(awaited));
   served.Follow(at.view->FollowersOf(shard), at.options.self, /*keep=*/0,
                 at.now);
   return served;

@@ -37,7 +37,7 @@ class ShardMaker {
   // followers are awaited, as those are that the view says to be in sync.
   ServedShard BeginToServe(ShardMachine machine, uint64_t term,
                            std::vector<FollowerFeeds::Known> awaited,
-                           const ShardParts& at, GivenDelays delays = {}) const;
+                           const ShardParts& at) const;
 
  private:
   const config::LearningRateSchedule schedule_;

@@ -165,7 +165,7 @@ void ShardPlaces::Report(run::ServerStats* stats) const {
   int64_t parked = 0;
   const std::vector<const ServedShard*> served = AllServed();
   for (const ServedShard* const shard : served) {
-    held += shard->held();
+    held += shard->machine().waiting_count();
     const bool more = !shard->machine().held().empty();
     reached =
         std::max(reached, shard->machine().complete_clock() + (more ? 1 : 0));

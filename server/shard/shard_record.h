@@ -25,7 +25,8 @@ struct JoinRecord {
   Clock clock = 0;
 };
 
-// The worker's next push: its gradient of `clock`, which is its clock here.
+// The worker's next push: its gradient of `clock`, which is its clock here. In
+// a job whose delays are given it waits for its turn.
 struct GradientRecord {
   WorkerLife who;
   Clock clock = 0;
@@ -87,19 +88,8 @@ struct SplitRecord {
   ShardId part{};
 };
 
-// An update from gradients whose senders have advanced before: in a job whose
-// delays are given they wait for their turn elsewhere.
-struct UpdateRecord {
-  Clock clock = 0;
-  std::vector<Rank> ranks;
-  std::vector<Payload> gradients;  // As many as ranks, at least one.
-  int workers = 1;                 // That one clock's movement is divided by.
-  StepOptions options = {};
-  std::vector<double> rms = {};  // As many as ranks, or none was measured.
-};
-
 using ShardRecord =
     std::variant<JoinRecord, GradientRecord, SumRecord, AdvanceRecord,
-                 InstallRecord, LeaveRecord, SplitRecord, UpdateRecord>;
+                 InstallRecord, LeaveRecord, SplitRecord>;
 
 }  // namespace slackline

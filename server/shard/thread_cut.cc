@@ -29,7 +29,7 @@ void ThreadCut::Begin(const ShardParts& at) {
   pending.missing = served.size();
   for (ServedShard* const shard : served) shard->BeginCut(limits);
   for (const ServedShard* const shard : served) {
-    if (!shard->delays().given()) continue;
+    if (shard->machine().turns() == nullptr) continue;
     return Fail(shard->range().shard,
                 absl::FailedPreconditionError("it follows given delays"), at);
   }

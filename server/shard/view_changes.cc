@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "common/sync/phases.h"
 #include "server/shard/feed_sender.h"
 #include "server/shard/hand_overs.h"
 #include "server/shard/request_desk.h"
@@ -22,18 +21,6 @@ namespace {
 
 // The shards that are here from the start.
 void CreateShards(const ShardParts& at) {
-  std::shared_ptr<const DelayPlan> plan;
-  if (const wire::Phase* const given = GivenDelaysPhase(at.view->proto())) {
-    SL_CHECK(at.options.delays != nullptr,
-             "the delays of the job are not here");
-    absl::StatusOr<std::shared_ptr<const DelayPlan>> made =
-        at.options.delays->PlanFor(
-            static_cast<int>(at.view->workers().size()), given->from(),
-            at.view->proto().steps_total(), at.options.seed);
-    // The coordinator has looked at the same ones.
-    SL_CHECK(made.ok(), made.status().ToString());
-    plan = *std::move(made);
-  }
   for (int i = 0; i < at.view->shard_count(); ++i) {
     const ShardId id{i};
     const bool owned = at.view->OwnerOf(id) == at.options.self;
@@ -56,9 +43,8 @@ void CreateShards(const ShardParts& at) {
                       at.TableEnd(at.view->shard(id)), *std::move(machine)));
       continue;
     }
-    at.places.Begin(at.maker.BeginToServe(
-        *std::move(machine), TermOf(at.view->number()), {}, at,
-        plan == nullptr ? GivenDelays() : GivenDelays(plan, id)));
+    at.places.Begin(at.maker.BeginToServe(*std::move(machine),
+                                          TermOf(at.view->number()), {}, at));
   }
 }
 
@@ -155,7 +141,7 @@ void TakeOver(ShardId shard, const ShardParts& at) {
       at.maker.BeginToServe(copy.Take(), TermOf(at.view->number()), {}, at),
       &waited);
   // The owner before is counted without them.
-  at.counts.Inherited(served.machine().held().size());
+  at.counts.Inherited(served.machine().waiting_count());
   // Also those that its owner has not come to.
   const int32_t first = at.view->shard_count() - at.view->proto().split_size();
   std::set<ShardId> parts = {shard};

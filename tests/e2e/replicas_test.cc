@@ -140,6 +140,34 @@ TEST_F(Replicas, AServerThatIsKilledWhileShardsMoveIsSurvived) {
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["model_sha256"], model);
 }
 
+// With a rule for stale gradients that remembers something of each shard.
+TEST_F(Replicas, WithGivenDelaysTheBitsStayThoseOfTheReplay) {
+  const std::string job = Write("job.textproto", JobText());
+  std::vector<std::string> flags = {
+      absl::StrCat("--set=train.epochs=", kEpochs / 2),
+      "--set=optimizer.momentum.learning_rate=0.02",
+      "--set=sync.stale[0]={adaptive_delay_compensation{}}",
+      "--set=worker[0].conditions.step_ms=10"};
+  const std::unique_ptr<Process> replay =
+      StartReplay("replay", job, "uniform:4", flags);
+  ASSERT_EQ(replay->WaitText(kJobMax), kEndedWell) << replay->Output();
+  flags.push_back("--delays=uniform:4");
+  const std::unique_ptr<Process> run = StartRun("run", job, flags);
+  auto status = AwaitProgress(ResolvedConfig());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  Tool("move", {"move", Job(), "0-9", "--to", "1"});
+  SignalProcess(ServerPid(*status, 1), SIGKILL);
+  status = AwaitReplaced(ResolvedConfig(), *status, 1);
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  EXPECT_EQ(run->WaitText(kEndMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  const nlohmann::json summary = ReadJson(Path("run/summary.json"));
+  EXPECT_EQ(summary["state"], "FINISHED");
+  EXPECT_NE(summary["model_sha256"], "");
+  EXPECT_EQ(summary["model_sha256"],
+            ReadJson(Path("replay/summary.json"))["model_sha256"]);
+}
+
 TEST_F(Replicas, ADrainedServerGivesItsCopiesAwayFirst) {
   const std::string model = ModelOfBsp();
   const std::unique_ptr<Process> run = StartJob("bsp");

@@ -77,9 +77,11 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   }
   if (scenario_.mode.has_delays()) {
     for (const ShardTraceRecord& record : effects.trace) {
-      const GivenDelays* const kept = core.DelaysOf(record.shard);
       const auto id = static_cast<int32_t>(record.shard);
-      if (kept != nullptr) delays_.CheckKept(shards_.twins().at(id), *kept);
+      if (event->deposed.count(id) > 0) continue;
+      if (const ShardMachine* const machine = core.MachineOf(record.shard)) {
+        delays_.CheckKept(shards_.twins().at(id), machine->turns()->state());
+      }
     }
   }
   for (const int32_t id : event->served) {

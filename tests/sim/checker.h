@@ -31,7 +31,7 @@
 #include "tests/sim/check/figure_twin.h"
 #include "tests/sim/check/final_model_twin.h"
 #include "tests/sim/check/findings.h"
-#include "tests/sim/check/given_turns.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/move_twin.h"
 #include "tests/sim/check/program_twin.h"
 #include "tests/sim/check/pull_twin.h"
@@ -220,8 +220,8 @@ class Checker {
   Findings findings_;
   ViewTwin views_{findings_};
   ShardArithmetic arithmetic_{scenario_};
-  ShardComparison comparison_{scenario_, arithmetic_};
-  GivenTurns turns_{scenario_};
+  TurnPlan turns_{scenario_};
+  ShardComparison comparison_{scenario_, arithmetic_, turns_};
   ExampleTwin examples_{scenario_, views_, findings_};
   ResumeTwin resume_{scenario_, views_, comparison_, findings_};
   ShardTwins shards_{scenario_,   views_,  arithmetic_,

@@ -1139,6 +1139,17 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"bsp", "ssp", "asp"},
              .tamper = DropPushRecord,
              .also = Invariant::kVersionOrder},
+        // It waits for its turn; the turn then passes without it.
+        Case{.name = "WaitingGradientLostOnTheWay",
+             .expected = Invariant::kLostPush,
+             .modes = {"asp"},
+             .tamper = DropPushRecord,
+             .also = Invariant::kVersionOrder,
+             .change =
+                 [](Scenario* scenario) {
+                   Rng rng = Rng(scenario->seed).Fork("given delays");
+                   scenario->GiveDelays(rng);
+                 }},
         Case{"SequenceNumbersNotHandedOver",
              Invariant::kExactlyOnce,
              {"bsp", "ssp", "asp"},

@@ -405,7 +405,7 @@ void Scenario::Widen(const Reality& wanted) {
       stop.set_test_accuracy(rng->Uniform());
     }
   }
-  if (servers > 1 && !mode.has_delays()) {
+  if (servers > 1) {
     if (auto rng = draws(&Reality::replicas, "replicas", 0.35))
       DrawReplicas(faulty, last, *rng);
   }
@@ -548,6 +548,7 @@ void Scenario::DrawReplicas(bool faulty, absl::Duration last, Rng& rng) {
   }
   // What is lost has time to be made good.
   placement.linger = placement.linger || rng.Chance(0.6);
+  if (mode.has_delays()) placement.linger = false;  // As in GiveDelays().
   if (!faulty) return;
   absl::Duration at = Between(rng, absl::ZeroDuration(), last);
   for (uint64_t left = rng.Below(4); left > 0; --left) {
@@ -714,8 +715,7 @@ void Scenario::GiveDelays(Rng& rng) {
     SL_CHECK(named.ok(), named.status().ToString());
     delays = MakeTrace(*named, workers, steps, seed, first);
   }
-  // Nothing moves, so nobody waits for moves at the last step; others may wait
-  // for that step here.
+  // Nobody waits for moves at its last step: others may wait for that step.
   placement.linger = false;
   // Who dies ends the job; most runs are to go on.
   if (rng.Chance(0.7)) {

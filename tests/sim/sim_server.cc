@@ -47,6 +47,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .feed = feed,
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
+                    .workers = scenario.workers,
                     .stored = StoredOf(scenario),
                     .gradient_bound = BoundOf(scenario),
                     .waiting_max = scenario.placement.waiting_max},

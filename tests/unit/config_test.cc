@@ -877,14 +877,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"AsManyAsServers", "limits { }", "replicas: 1",
                   "c.txt:9:1: replicas: value is 1; less than the number of "
                   "servers (1) is required",
-                  "a server of its own"},
-        ErrorCase{"WithGivenDelays",
-                  "sync { ssp { staleness: 3 } pull_ahead: false }\n",
-                  "sync { delays { given: \"uniform:2\" } }\n"
-                  "server { host: \"127.0.0.1\" } replicas: 1\n",
-                  "c.txt:8:30: replicas: value is 1; 0 is required with given "
-                  "delays",
-                  "another mode"}),
+                  "a server of its own"}),
     CaseName);
 
 TEST(ConfigReplicasTest, EachCopyNeedsAServerOfItsOwn) {

@@ -118,6 +118,7 @@ ShardCore::Effects ShardCoreTest::Start(absl::string_view mode, int workers) {
                                    .trace = true,
                                    .stale = StaleOf(stale_),
                                    .delays = delays_,
+                                   .workers = workers,
                                    .stored = stored_,
                                    .nonfinite = nonfinite_,
                                    .gradient_bound = bound_,

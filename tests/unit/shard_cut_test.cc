@@ -191,20 +191,10 @@ TEST(ShardCutTest, AnInstallationUpToTheCutIsInIt) {
   EXPECT_THAT(own.Do(install_at(5)).ToString(), HasSubstr("its own limit"));
 }
 
-TEST(ShardCutTest, AShardThatIsCutInTwoOrFollowsGivenDelaysHasNone) {
-  const struct {
-    ShardRecord record;
-    const char* why;
-  } cases[] = {
-      {SplitRecord{.at = 3, .part = ShardId{7}}, "cut in two"},
-      {UpdateRecord{
-           .clock = 0, .ranks = {Rank{0}}, .gradients = {Floats(1, kElements)}},
-       "given delays"},
-  };
-  for (const auto& c : cases) {
-    Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(1));
-    EXPECT_THAT(shard.Do(c.record).ToString(), HasSubstr(c.why));
-  }
+TEST(ShardCutTest, AShardThatIsCutInTwoHasNone) {
+  Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(1));
+  EXPECT_THAT(shard.Do(SplitRecord{.at = 3, .part = ShardId{7}}).ToString(),
+              HasSubstr("cut in two"));
 }
 
 // Nobody who keeps to the protocol makes them.

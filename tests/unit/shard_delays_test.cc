@@ -46,7 +46,7 @@ class ShardDelaysTest : public ShardPhasesTest {
     TheOnly(message).set_gradient(base);
     return message;
   }
-  const GivenDelays& Kept() { return *core_->DelaysOf(ShardId{0}); }
+  const TurnState& Kept() { return State().turns()->state(); }
   std::string WhyRejected(int rank, const Message& message) {
     const wire::PushReply reply = Push(Worker(rank), message);
     EXPECT_EQ(OutcomeOf(reply.answer(0)), Outcome::kRejected);
@@ -90,17 +90,17 @@ TEST_F(ShardDelaysTest, APullIsAnsweredWithTheVersionThatIsNamed) {
 TEST_F(ShardDelaysTest, AVersionIsKeptUntilItsLastReaderHasPushed) {
   StartDelays();
   PushCode(Worker(0), GivenPush(0, 0, 2));
-  EXPECT_EQ(Kept().kept_versions(), 0u) << "the present one";
+  EXPECT_EQ(Kept().kept.size(), 0u) << "the present one";
   PushCode(Worker(1), GivenPush(0, 0, 4));
-  EXPECT_EQ(Kept().kept_versions(), 1u) << "of turn 1, for rank 0";
+  EXPECT_EQ(Kept().kept.size(), 1u) << "of turn 1, for rank 0";
   PushCode(Worker(0), GivenPush(1, 1, 6));
-  EXPECT_EQ(Kept().kept_versions(), 1u) << "of turn 2, for rank 1";
+  EXPECT_EQ(Kept().kept.size(), 1u) << "of turn 2, for rank 1";
   EXPECT_EQ(Now(), -6);
   EXPECT_EQ(PullCode(Worker(0), PullAt(1, 9)), Outcome::kRetry)
       << "a late copy of a pull whose step is done";
   PushCode(Worker(1), GivenPush(1, 2, 8));
-  EXPECT_EQ(Kept().kept_versions(), 0u);
-  EXPECT_EQ(Kept().waiting(), 0u);
+  EXPECT_EQ(Kept().kept.size(), 0u);
+  EXPECT_TRUE(Kept().waiting.empty());
   EXPECT_EQ(AnswerIn(Send(Worker(1), PullAt(2, 10)), 10), -10) << "at the end";
 }
 

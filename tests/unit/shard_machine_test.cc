@@ -103,11 +103,6 @@ TEST(ShardMachineTest, TheRunningSizeIsThatOfWhatWasApplied) {
   Do(shard, Applied(0, 1, 3));  // Not measured.
   Do(shard, Measured(Applied(1, 0, 3), 5));
   EXPECT_EQ(shard.running_rms(), RunningRms(3.5, 2));
-  Do(shard, UpdateRecord{.ranks = {Rank{0}, Rank{1}},
-                         .gradients = {Floats(1, kMachineElements),
-                                       Floats(1, kMachineElements)},
-                         .rms = {5, 8}});
-  EXPECT_EQ(shard.running_rms(), RunningRms(5, 4));
   const ShardMachine copy(shard.rule(), shard.shard().range(),
                           shard.Snapshot());
   EXPECT_EQ(copy.running_rms(), shard.running_rms());
@@ -432,8 +427,6 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
                  .who = {Life(0), Life(1), Life(2)},
                  .sum = tensor,
                  .rms = {1, 2}}},
-      {"sizes of some gradients of an update",
-       UpdateRecord{.ranks = {Rank{0}}, .gradients = {tensor}, .rms = {1, 2}}},
       {"a sum of nobody", SumRecord{.clock = 1, .who = {}, .sum = tensor}},
       {"a sum of a stranger",
        SumRecord{.clock = 1, .who = {Life(1), Life(2)}, .sum = tensor}},
@@ -465,13 +458,6 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
        })},
       {"a split at its beginning", SplitRecord{.at = 2, .part = ShardId{7}}},
       {"a split at its end", SplitRecord{.at = 6, .part = ShardId{7}}},
-      {"an update of nothing",
-       UpdateRecord{.clock = 0, .ranks = {}, .gradients = {}}},
-      {"an update of another size",
-       UpdateRecord{
-           .clock = 0, .ranks = {Rank{0}}, .gradients = {Floats(1, 3)}}},
-      {"an update of fewer ranks than gradients",
-       UpdateRecord{.clock = 0, .ranks = {}, .gradients = {Floats(1, 4)}}},
   };
   const std::vector<std::string> before = Portrait(shard);
   for (const auto& c : cases) {
@@ -598,7 +584,8 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
         ASSERT_EQ(who.next_seq, worker.next_seq);
       }
       // What any machine becomes, another one can be.
-      ASSERT_TRUE(CheckSnapshot(EncodeSnapshot(shard.Snapshot())).ok());
+      ASSERT_TRUE(
+          CheckSnapshot(EncodeSnapshot(shard.Snapshot()), *shard.rule()).ok());
     }
     updates += static_cast<int64_t>(twin.version);
   }

@@ -33,7 +33,7 @@ class Backup : public ModeRule {
                             " is required; there are ", workers, " workers")});
     }
   }
-  bool holds_gradients() const override { return true; }
+  Updates updates() const override { return Updates::kByClock; }
   int spare_workers(const sync::Mode& mode) const override {
     return mode.backup().workers();
   }

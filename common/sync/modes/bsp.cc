@@ -8,7 +8,7 @@ namespace {
 class Bsp : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kBsp; }
-  bool holds_gradients() const override { return true; }
+  Updates updates() const override { return Updates::kByClock; }
   PullNeeds NeedsOf(const sync::Mode&, Clock clock) const override {
     return {.of_all = clock};
   }

@@ -2,7 +2,7 @@
 // gradient is computed from, are given (common/delays). A shard applies a
 // gradient in its turn and answers a pull with the version that is named for
 // it, so every run of the job ends with the same bits. It holds for the whole
-// job; server/shard/given_delays.h is what a shard keeps for it.
+// job; server/shard/given_turns.h is what a shard keeps for it.
 #include "common/delays/delay_source.h"
 #include "common/sync/modes/mode_rule.h"
 
@@ -12,7 +12,7 @@ namespace {
 class Delays : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kDelays; }
-  bool follows_given_delays() const override { return true; }
+  Updates updates() const override { return Updates::kAsGiven; }
   std::string GivenDelaysOf(const sync::Mode& mode) const override {
     return mode.delays().given();
   }

@@ -55,14 +55,19 @@ class ModeRule {
   // The order of updates and the versions of pulls are given, from the first to
   // the last clock of the job: it has no other mode before or after it, and
   // --mode does not name it. What is below holds for the others.
-  virtual bool follows_given_delays() const { return false; }
+  bool follows_given_delays() const { return updates() == Updates::kAsGiven; }
   // As --delays has them. Empty: none are given.
   virtual std::string GivenDelaysOf(const sync::Mode&) const { return ""; }
 
   // ---- At a shard.
-  // The gradients of a clock wait for each other and make one update. Else each
-  // one is applied as it comes, after the rule for stale gradients.
-  virtual bool holds_gradients() const { return false; }
+  // When gradients become updates (server/shard/update_order.h).
+  enum class Updates {
+    kAtOnce,   // As they come, after the rule for stale gradients.
+    kByClock,  // Those of a clock wait for each other and make one update.
+    kAsGiven,  // In their turns.
+  };
+  virtual Updates updates() const { return Updates::kAtOnce; }
+  bool holds_gradients() const { return updates() == Updates::kByClock; }
   // Of those that wait: the workers that a clock can do without. A gradient
   // that comes after its clock is complete is dropped.
   virtual int spare_workers(const sync::Mode&) const { return 0; }

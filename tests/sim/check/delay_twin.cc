@@ -139,7 +139,7 @@ void DelayTwin::OnGivenUpdate(ShardTwin& twin, const ShardTraceRecord& record,
   PassTurnsWithoutEffect(twin, owner);
 }
 
-void DelayTwin::CheckKept(const ShardTwin& twin, const GivenDelays& kept) {
+void DelayTwin::CheckKept(const ShardTwin& twin, const TurnState& kept) {
   const size_t turns = twin.after_turns.size() - 1;
   std::set<size_t> needed;
   for (const auto& [life, participant] : twin.participants) {
@@ -152,12 +152,12 @@ void DelayTwin::CheckKept(const ShardTwin& twin, const GivenDelays& kept) {
       static_cast<size_t>(absl::c_count_if(twin.waiting, [&](const auto& of) {
         return !scenario_.Skips(of.first, twin.range.table);
       }));
-  if (kept.kept_versions() != needed.size() || kept.waiting() != waiting) {
-    findings_.Report(Invariant::kBoundedState,
-                     absl::StrCat(twin.name, " keeps ", kept.kept_versions(),
-                                  " versions and ", kept.waiting(),
-                                  " gradients for their turn; ", needed.size(),
-                                  " and ", waiting, " are needed"));
+  if (kept.kept.size() != needed.size() || kept.waiting.size() != waiting) {
+    findings_.Report(
+        Invariant::kBoundedState,
+        absl::StrCat(twin.name, " keeps ", kept.kept.size(), " versions and ",
+                     kept.waiting.size(), " gradients for their turn; ",
+                     needed.size(), " and ", waiting, " are needed"));
   }
 }
 

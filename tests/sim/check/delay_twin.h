@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "server/shard/given_delays.h"
+#include "server/shard/given_turns.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/check/findings.h"
-#include "tests/sim/check/given_turns.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/scenario.h"
 
@@ -15,7 +15,7 @@ namespace slackline::sim {
 
 class DelayTwin {
  public:
-  DelayTwin(const Scenario& scenario, const GivenTurns& turns,
+  DelayTwin(const Scenario& scenario, const TurnPlan& turns,
             ShardTwins& shards, Findings& findings)
       : scenario_(scenario),
         turns_(turns),
@@ -33,7 +33,7 @@ class DelayTwin {
   // A turn of which all gradients are there is over.
   void CheckReady(const ShardTwin& twin);
   // What a shard keeps for delays, no more than what is needed.
-  void CheckKept(const ShardTwin& twin, const GivenDelays& kept);
+  void CheckKept(const ShardTwin& twin, const TurnState& kept);
 
  private:
   // Counts the delay of each gradient of the next turn; false if a rule drops
@@ -41,7 +41,7 @@ class DelayTwin {
   bool JudgeTurn(ShardTwin& twin, const DelayTrace::Update& turn, Owner owner);
 
   const Scenario& scenario_;
-  const GivenTurns& turns_;
+  const TurnPlan& turns_;
   ShardTwins& shards_;
   Findings& findings_;
 };

@@ -10,7 +10,7 @@
 #include "common/sync/staleness_gate.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/check/findings.h"
-#include "tests/sim/check/given_turns.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/view_twin.h"
@@ -34,7 +34,7 @@ struct PullIntent {
 class PullTwin {
  public:
   PullTwin(const Scenario& scenario, ViewTwin& views,
-           const ShardComparison& comparison, const GivenTurns& turns,
+           const ShardComparison& comparison, const TurnPlan& turns,
            ShardTwins& shards, Findings& findings)
       : scenario_(scenario),
         views_(views),
@@ -69,7 +69,7 @@ class PullTwin {
   const Scenario& scenario_;
   ViewTwin& views_;
   const ShardComparison& comparison_;
-  const GivenTurns& turns_;
+  const TurnPlan& turns_;
   ShardTwins& shards_;
   Findings& findings_;
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.

@@ -132,6 +132,69 @@ std::optional<Violation> ShardComparison::Difference(
                    absl::StrCat("is at clock ", machine.complete_clock(),
                                 ", not ", state.complete));
   }
+  return TurnsDifference(twin, state, machine);
+}
+
+std::optional<Violation> ShardComparison::TurnsDifference(
+    const ShardTwin& twin, const TwinState& state,
+    const ShardMachine& machine) const {
+  if (machine.turns() == nullptr) return std::nullopt;
+  const auto differs = [](Invariant invariant, const std::string& what) {
+    return Violation{.invariant = invariant, .what = what};
+  };
+  const TurnState& turns = machine.turns()->state();
+  const auto over = static_cast<int64_t>(state.after_turns.size()) - 1;
+  if (turns.over != over) {
+    return differs(
+        turns.over < over ? Invariant::kLostPush : Invariant::kExactlyOnce,
+        absl::StrCat("has done ", turns.over, " turns, not ", over));
+  }
+  size_t waiting = 0;
+  for (const auto& [life, participant] : state.participants) {
+    for (const auto& [clock, rank] : state.waiting) {
+      if (rank != life.first || scenario_.Skips(clock, twin.range.table))
+        continue;
+      ++waiting;
+      const auto found = turns.waiting.find({clock, rank});
+      const std::string what =
+          absl::StrCat("the gradient of clock ", clock, " of ",
+                       Name(life.first, life.second));
+      if (found == turns.waiting.end()) {
+        return differs(
+            Invariant::kLostPush,
+            absl::StrCat("has lost ", what, ", which waits for its turn"));
+      }
+      if (!SameBits(
+              FloatsOf(found->second.gradient),
+              arithmetic_.GradientOf(twin.range, {.life = life, .clock = clock},
+                                     /*by_all_reduce=*/false)) ||
+          found->second.base !=
+              state.after_turns[turns_.TurnsBefore(twin, rank, clock)] ||
+          found->second.options !=
+              scenario_.GradientOptions(rank, clock, twin.range.table)) {
+        return differs(Invariant::kSyncSum,
+                       absl::StrCat("lets something else wait as ", what));
+      }
+    }
+  }
+  if (turns.waiting.size() != waiting) {
+    return differs(
+        Invariant::kExactlyOnce,
+        absl::StrCat("lets ", turns.waiting.size(),
+                     " gradients wait for their turn, not ", waiting));
+  }
+  for (const auto& [before, kept] : turns.kept) {
+    const Version version = state.after_turns[static_cast<size_t>(before)];
+    if (kept.version == version &&
+        SameBits(FloatsOf(kept.values), twin.versions[version])) {
+      continue;
+    }
+    return differs(
+        Invariant::kVersionOrder,
+        absl::StrCat("keeps version ", kept.version, " as that after ", before,
+                     " turns, which is version ", version,
+                     ", or other values"));
+  }
   return std::nullopt;
 }
 

@@ -10,14 +10,16 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_arithmetic.h"
 #include "tests/sim/check/shard_twin.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/scenario.h"
 
 namespace slackline::sim {
 
 class ShardComparison {
  public:
-  ShardComparison(const Scenario& scenario, const ShardArithmetic& arithmetic)
-      : scenario_(scenario), arithmetic_(arithmetic) {}
+  ShardComparison(const Scenario& scenario, const ShardArithmetic& arithmetic,
+                  const TurnPlan& turns)
+      : scenario_(scenario), arithmetic_(arithmetic), turns_(turns) {}
 
   std::optional<Violation> Difference(const ShardTwin& twin,
                                       const ShardMachine& machine) const {
@@ -32,12 +34,17 @@ class ShardComparison {
                     const std::vector<float>& actual) const;
 
  private:
+  // Of what waits for its turn, and of what is kept until then.
+  std::optional<Violation> TurnsDifference(const ShardTwin& twin,
+                                           const TwinState& state,
+                                           const ShardMachine& machine) const;
   std::optional<Violation> ExplainAsOtherPushes(
       const ShardTwin& twin, Version version,
       const std::vector<float>& actual) const;
 
   const Scenario& scenario_;
   const ShardArithmetic& arithmetic_;
+  const TurnPlan& turns_;
 };
 
 }  // namespace slackline::sim

@@ -60,6 +60,10 @@ struct TwinState {
   Clock min_clock = 0;
   Clock complete = 0;  // Clocks below it are complete.
   Clock installed_at = -1;
+  // If delays are given: by turns that are over, the version then; and the
+  // gradients that wait for their turn.
+  std::vector<Version> after_turns = {0};
+  std::set<std::pair<Clock, Rank>> waiting = {};
 };
 // What anybody was told of a shard.
 struct Told {
@@ -78,13 +82,10 @@ struct ShardTwin : TwinState {
   // What it was before it was cut in two by the view of this number.
   std::vector<std::pair<uint64_t, Versions>> before_split;
   int32_t origin = 0;          // What it was cut off from; else itself.
+  int32_t first = 0;           // The shard of the first view that it was in.
   std::optional<Owner> owner;  // Who serves it now.
   std::optional<Owner> last_owner;
   uint64_t newest_view = 0;  // That an owner of it has had.
-  // If delays are given: by turns that are over, the version then; and the
-  // gradients that wait for their turn.
-  std::vector<Version> after_turns = {0};
-  std::set<std::pair<Clock, Rank>> waiting;
   // By rank: the life and the last step whose lead its server has counted.
   std::map<Rank, std::pair<Incarnation, Clock>> leads;
   int32_t cut_done = 0;     // The last cut of which its owner has a state.

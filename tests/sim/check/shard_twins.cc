@@ -41,6 +41,9 @@ void ShardTwins::CreateTwin(int32_t id, const View& view) {
   twin.range = view.shard(ShardId{id});
   twin.name = view.ShardName(ShardId{id});
   twin.origin = static_cast<int32_t>(view.OriginOf(ShardId{id}));
+  ShardId first{id};
+  while (view.OriginOf(first) != first) first = view.OriginOf(first);
+  twin.first = static_cast<int32_t>(first);
   std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
   InitializeElements(view.table(twin.range.table), scenario_.seed,
                      twin.range.begin, absl::MakeSpan(initial));

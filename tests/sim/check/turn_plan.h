@@ -10,9 +10,9 @@
 
 namespace slackline::sim {
 
-class GivenTurns {
+class TurnPlan {
  public:
-  explicit GivenTurns(const Scenario& scenario) : scenario_(scenario) {}
+  explicit TurnPlan(const Scenario& scenario) : scenario_(scenario) {}
 
   // How many turns there are before that gradient is computed.
   size_t TurnsBefore(const ShardTwin& twin, Rank rank, Clock clock) const;

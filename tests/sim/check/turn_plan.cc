@@ -1,17 +1,16 @@
-#include "tests/sim/check/given_turns.h"
+#include "tests/sim/check/turn_plan.h"
 
 #include "absl/algorithm/container.h"
 
 namespace slackline::sim {
 
-const DelayTrace::Shard& GivenTurns::DelaysOf(const ShardTwin& twin) const {
+const DelayTrace::Shard& TurnPlan::DelaysOf(const ShardTwin& twin) const {
   const DelayTrace& delays = scenario_.delays;
-  return delays
-      .shards[delays.any_model ? 0 : static_cast<size_t>(twin.range.shard)];
+  return delays.shards[delays.any_model ? 0 : static_cast<size_t>(twin.first)];
 }
 
-size_t GivenTurns::TurnsBefore(const ShardTwin& twin, Rank rank,
-                               Clock clock) const {
+size_t TurnPlan::TurnsBefore(const ShardTwin& twin, Rank rank,
+                             Clock clock) const {
   const DelayTrace::Shard& delays = DelaysOf(twin);
   for (const DelayTrace::Read& read : delays.reads) {
     if (Rank{read.rank} == rank && read.clock == clock)
@@ -20,7 +19,7 @@ size_t GivenTurns::TurnsBefore(const ShardTwin& twin, Rank rank,
   return delays.updates.size();  // After the last step.
 }
 
-Clock GivenTurns::CompleteAfter(const ShardTwin& twin, size_t turns) const {
+Clock TurnPlan::CompleteAfter(const ShardTwin& twin, size_t turns) const {
   const auto& updates = DelaysOf(twin).updates;
   for (Clock clock = scenario_.delays.first;; ++clock) {
     bool over = true;
@@ -33,7 +32,7 @@ Clock GivenTurns::CompleteAfter(const ShardTwin& twin, size_t turns) const {
   }
 }
 
-const DelayTrace::Update* GivenTurns::ReadyTurn(const ShardTwin& twin) const {
+const DelayTrace::Update* TurnPlan::ReadyTurn(const ShardTwin& twin) const {
   const auto& updates = DelaysOf(twin).updates;
   const size_t turn = twin.after_turns.size() - 1;
   if (turn == updates.size()) return nullptr;
@@ -44,7 +43,7 @@ const DelayTrace::Update* GivenTurns::ReadyTurn(const ShardTwin& twin) const {
   return &updates[turn];
 }
 
-bool GivenTurns::HasTurn(const ShardTwin& twin, Rank rank, Clock clock) const {
+bool TurnPlan::HasTurn(const ShardTwin& twin, Rank rank, Clock clock) const {
   return absl::c_any_of(DelaysOf(twin).updates, [&](const auto& update) {
     return update.clock == clock &&
            absl::c_linear_search(update.ranks, static_cast<int32_t>(rank));

@@ -1,0 +1,268 @@
+#include "server/shard/given_turns.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/optim/finite.h"
+
+namespace slackline {
+namespace {
+
+const float* AsFloats(const Payload& payload) {
+  return reinterpret_cast<const float*>(payload.data());
+}
+
+bool AllFinite(const Payload& gradient) {
+  return optim::AllFinite(gradient.data(), gradient.size() / sizeof(float));
+}
+
+// Who has left has pushed all that it ever will.
+bool HasPushed(const Participants& participants, Rank rank, Clock clock) {
+  const auto who = std::lower_bound(
+      participants.begin(), participants.end(), rank,
+      [](const Participant& other, Rank r) { return other.rank < r; });
+  return who == participants.end() || who->rank != rank || who->clock > clock;
+}
+
+// Whether a gradient of a step is still computed, or judged, from the version
+// after so many turns.
+bool IsNeededBy(const UpdateRule& rule, const TurnState& state, int64_t turns,
+                const Participants& participants) {
+  const absl::Span<const DelayPlan::Reader> readers =
+      rule.delays->Of(state.plan).ReadersAfter(turns);
+  return std::any_of(readers.begin(), readers.end(),
+                     [&](const DelayPlan::Reader& reader) {
+                       const Rank rank{reader.rank};
+                       return !HasPushed(participants, rank, reader.clock) ||
+                              (rule.stale.NeedsBase() &&
+                               state.waiting.contains({reader.clock, rank}));
+                     });
+}
+
+template <typename... Parts>
+absl::Status Unfit(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+}  // namespace
+
+GivenTurns::GivenTurns(std::shared_ptr<const UpdateRule> rule, TurnState state)
+    : rule_(std::move(rule)), state_(std::move(state)) {}
+
+absl::Status GivenTurns::Check(const UpdateRule& rule, const TurnState& state,
+                               Version version,
+                               const Participants& participants) {
+  const DelayPlan& plan = *rule.delays;
+  if (!plan.Has(state.plan)) {
+    return Unfit("turns of shard ", static_cast<int>(state.plan),
+                 ", which the delays do not have");
+  }
+  const DelayPlan::OfShard turns = plan.Of(state.plan);
+  if (state.over < 0 || state.over > turns.turn_count()) {
+    return Unfit(state.over, " turns are over; the delays have ",
+                 turns.turn_count());
+  }
+  for (const auto& [key, waiting] : state.waiting) {
+    const auto& [clock, rank] = key;
+    const auto number = static_cast<int32_t>(rank);
+    const bool planned = number >= 0 && number < plan.workers() &&
+                         clock >= plan.first() && turns.Uses(number, clock);
+    if (planned && waiting.base <= version &&
+        HasPushed(participants, rank, clock)) {
+      continue;
+    }
+    return Unfit("a gradient of rank ", number, " and clock ", clock,
+                 " waits for its turn, which it cannot have");
+  }
+  for (int64_t turn = 0; turn < state.over; ++turn) {
+    const DelayTrace::Update& update = turns.turn(turn);
+    for (const int32_t rank : update.ranks) {
+      if (!state.waiting.contains({update.clock, Rank{rank}})) continue;
+      return Unfit("a gradient of rank ", rank, " and clock ", update.clock,
+                   " waits for turn ", turn, ", which is over");
+    }
+    const bool needed = IsNeededBy(rule, state, turn, participants);
+    if (needed == state.kept.contains(turn)) continue;
+    return Unfit("the version after ", turn, " turns is ",
+                 needed ? "needed, and not there" : "not needed any more");
+  }
+  const auto kept = state.kept.lower_bound(state.over);
+  if (kept != state.kept.end() ||
+      (!state.kept.empty() && state.kept.begin()->first < 0)) {
+    return Unfit("a version is kept of a turn that is not over");
+  }
+  return absl::OkStatus();
+}
+
+std::optional<ShardVersion> GivenTurns::BaseOf(Rank rank, Clock clock,
+                                               const Shard& present) const {
+  const int64_t turns = TurnsBefore(rank, clock);
+  if (turns == state_.over) {
+    return ShardVersion{.version = present.version(),
+                        .values = present.values()};
+  }
+  const auto kept = state_.kept.find(turns);
+  if (kept == state_.kept.end()) return std::nullopt;
+  return kept->second;
+}
+
+std::optional<std::pair<Rank, Clock>> GivenTurns::Missing(
+    const Participants& participants) const {
+  if (state_.over == turns().turn_count()) return std::nullopt;
+  const DelayTrace::Update& next = turns().turn(state_.over);
+  for (const int32_t rank : next.ranks) {
+    if (!HasPushed(participants, Rank{rank}, next.clock))
+      return std::pair(Rank{rank}, next.clock);
+  }
+  return std::nullopt;
+}
+
+bool GivenTurns::Ready(const Participants& participants) const {
+  return state_.over < turns().turn_count() &&
+         !Missing(participants).has_value();
+}
+
+absl::Status GivenTurns::Add(const GradientRecord& push, const Shard& present) {
+  const Rank rank = push.who.rank;
+  if (push.held || static_cast<int32_t>(rank) >= plan().workers() ||
+      push.clock < plan().first() || !Uses(rank, push.clock)) {
+    return Unfit("a gradient of rank ", static_cast<int>(rank), " and clock ",
+                 push.clock, ", of which the delays have no update");
+  }
+  const std::optional<ShardVersion> base = BaseOf(rank, push.clock, present);
+  if (!base.has_value()) {
+    return Unfit("a gradient of rank ", static_cast<int>(rank), " and clock ",
+                 push.clock, " before its version is there");
+  }
+  state_.waiting.insert_or_assign({push.clock, rank},
+                                  WaitingGradient{.base = base->version,
+                                                  .gradient = push.gradient,
+                                                  .options = push.options,
+                                                  .rms = push.rms});
+  return absl::OkStatus();
+}
+
+bool GivenTurns::IsNeeded(int64_t turns,
+                          const Participants& participants) const {
+  return IsNeededBy(*rule_, state_, turns, participants);
+}
+
+void GivenTurns::LetGo(int64_t turns, const Participants& participants) {
+  const auto kept = state_.kept.find(turns);
+  if (kept != state_.kept.end() && !IsNeeded(turns, participants))
+    state_.kept.erase(kept);
+}
+
+void GivenTurns::OnPushed(Rank rank, Clock from, Clock to,
+                          const Participants& participants) {
+  if (static_cast<int32_t>(rank) >= plan().workers()) return;
+  const Clock end = std::min(to, plan().steps());
+  for (Clock clock = std::max(from, plan().first()); clock < end; ++clock)
+    LetGo(TurnsBefore(rank, clock), participants);
+}
+
+void GivenTurns::OnParticipants(const Participants& participants) {
+  std::erase_if(state_.kept, [&](const auto& kept) {
+    return !IsNeeded(kept.first, participants);
+  });
+}
+
+TurnVerdict GivenTurns::Judge(std::pair<Rank, Clock> of,
+                              WaitingGradient* waiting, bool mean, int workers,
+                              const Shard& present, const RunningRms& running) {
+  using Kind = TurnVerdict::Kind;
+  TurnVerdict verdict{
+      .rank = of.first,
+      .clock = of.second,
+      .missed_updates = static_cast<int64_t>(present.version() - waiting->base),
+      .workers = mean ? 1 : workers};
+  verdict.excess = rule_->gradient_bound.Judge(waiting->rms, running);
+  if (verdict.excess.has_value()) {
+    verdict.kind = Kind::kOversized;
+    return verdict;
+  }
+  if (mean) return verdict;
+  const std::optional<ShardVersion> base =
+      rule_->stale.NeedsBase() ? BaseOf(of.first, of.second, present)
+                               : std::nullopt;
+  StaleRule::Verdict stale = rule_->stale.Judge(
+      {.gradient = waiting->gradient.data(),
+       .elements = waiting->gradient.size() / sizeof(float),
+       .now = AsFloats(present.values()),
+       .then = base.has_value() ? AsFloats(base->values) : nullptr,
+       .missed_updates = verdict.missed_updates,
+       .workers = workers,
+       .maximize = rule_->optimizer.maximize()},
+      &state_.memory);
+  waiting->options.rate_factor *= stale.rate_factor;
+  if (stale.drop) {
+    verdict.kind = Kind::kTooStale;
+  } else if (!stale.gradient.empty()) {
+    waiting->gradient = std::move(stale.gradient);
+    // Products may overflow.
+    if (!AllFinite(waiting->gradient)) verdict.kind = Kind::kNotFinite;
+  }
+  return verdict;
+}
+
+GivenTurns::Turn GivenTurns::Take(const Shard& present,
+                                  const RunningRms& running,
+                                  const Participants& participants,
+                                  std::vector<TurnVerdict>* verdicts) {
+  const DelayTrace::Update& update = turns().turn(state_.over);
+  const bool mean = turns().IsMean(update);
+  Turn turn{.clock = update.clock, .workers = update.workers};
+  for (const int32_t rank : update.ranks) {
+    const auto found = state_.waiting.find({update.clock, Rank{rank}});
+    if (found == state_.waiting.end()) continue;  // It came to nothing.
+    const TurnVerdict verdict =
+        Judge({Rank{rank}, update.clock}, &found->second, mean, update.workers,
+              present, running);
+    verdicts->push_back(verdict);
+    const WaitingGradient waiting = std::move(found->second);
+    state_.waiting.erase(found);
+    if (verdict.kind != TurnVerdict::Kind::kApplied) continue;
+    // One update has one rate: that of its first gradient.
+    if (turn.gradients.empty()) turn.options = waiting.options;
+    turn.ranks.push_back(Rank{rank});
+    turn.gradients.push_back(waiting.gradient);
+    turn.rms.push_back(waiting.rms);
+  }
+  if (mean) turn.workers = static_cast<int>(turn.gradients.size());
+  if (IsNeeded(state_.over, participants)) {
+    state_.kept[state_.over] = {.version = present.version(),
+                                .values = present.values()};
+  }
+  ++state_.over;
+  if (rule_->stale.NeedsBase()) {
+    for (const int32_t rank : update.ranks)
+      LetGo(TurnsBefore(Rank{rank}, update.clock), participants);
+  }
+  return turn;
+}
+
+void GivenTurns::OnUpdate(const Payload& before, const Payload& after) {
+  rule_->stale.Updated(AsFloats(before), AsFloats(after),
+                       after.size() / sizeof(float), &state_.memory);
+}
+
+GivenTurns GivenTurns::Split(size_t bytes) {
+  GivenTurns part = *this;
+  const auto split = [&](Payload* kept, Payload* rest) {
+    const Payload whole = *kept;
+    *kept = whole.Slice(0, bytes);
+    *rest = whole.Slice(bytes, whole.size() - bytes);
+  };
+  for (auto& [key, waiting] : state_.waiting)
+    split(&waiting.gradient, &part.state_.waiting.at(key).gradient);
+  for (auto& [turns, kept] : state_.kept)
+    split(&kept.values, &part.state_.kept.at(turns).values);
+  if (std::vector<float>& mean = state_.memory.mean; !mean.empty()) {
+    const auto elements = static_cast<ptrdiff_t>(bytes / sizeof(float));
+    part.state_.memory.mean.assign(mean.begin() + elements, mean.end());
+    mean.resize(bytes / sizeof(float));
+  }
+  return part;
+}
+
+}  // namespace slackline
