@@ -13,14 +13,9 @@
 namespace slackline {
 namespace {
 
-// As the push says, or as its frame has.
-size_t ElementsOf(const wire::Push& push, const Payload& frame) {
-  return push.has_encoding() ? static_cast<size_t>(push.encoding().elements())
-                             : frame.size() / sizeof(float);
-}
-
-bool AllFinite(const Payload& gradient) {
-  return optim::AllFinite(gradient.data(), gradient.size() / sizeof(float));
+bool AllFinite(const ShardStore& store, const Payload& gradient) {
+  const absl::Span<const std::byte> floats = store.FloatsOf(gradient);
+  return optim::AllFinite(floats.data(), floats.size() / sizeof(float));
 }
 
 // The participant whose own clock the record changes; nullopt: it may be
@@ -98,8 +93,7 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
     if (compare) stale_.OnUpdate(before, machine_.shard().values());
     call.counts.Updated(update.ranks.size());
     effects.work.push_back(
-        {.shard = range().shard,
-         .bytes_applied = update.ranks.size() * range().bytes()});
+        {.shard = range().shard, .bytes_applied = update.bytes});
     if (!rules_->trace) continue;
     trace({.kind = ShardTraceRecord::Kind::kUpdated,
            .rank = Rank{-1},
@@ -127,7 +121,7 @@ ServedShard::Pushed ServedShard::Push(const WorkerLife& who,
                 ", which has not joined the shard: send a join pull first"))};
   }
   if (terms.may_be_split && push.has_gradient() &&
-      ElementsOf(push, frame) != static_cast<size_t>(range().elements())) {
+      !machine_.shard().store().CheckFrame(push, frame).ok()) {
     return {.refusal = Retry()};
   }
   std::optional<wire::Refusal> refusal =
@@ -156,18 +150,11 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
   };
   if (push.clock() != participant.clock)
     return reject("its next clock is ", participant.clock);
-  const absl::Status fits = CheckMomentum(
-      FromWire(push.options()), machine_.rule()->optimizer, rules_->table);
+  absl::Status fits = CheckMomentum(FromWire(push.options()),
+                                    machine_.rule()->optimizer, rules_->table);
+  const ShardStore& store = machine_.shard().store();
+  if (fits.ok()) fits = store.CheckFrame(push, frame);
   if (!fits.ok()) return reject(fits.message());
-  const GradientCode code = CodeOf(push.encoding());
-  const auto elements = static_cast<size_t>(range().elements());
-  if (ElementsOf(push, frame) != elements && push.has_encoding()) {
-    return reject(push.encoding().elements(), " elements, the shard has ",
-                  elements);
-  }
-  if (frame.size() != code.Bytes(elements)) {
-    return reject(frame.size(), " bytes, the shard has ", code.Bytes(elements));
-  }
   const ModeRule& rule = RuleOf(mode);
   if (!rule.over_servers())
     return reject("the step of that clock is done by all-reduce");
@@ -176,18 +163,12 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
       push.clock() > machine_.complete_clock()) {
     return Retry();
   }
-  Payload gradient = frame;
-  if (!code.whole()) {
-    gradient = Payload::Allocate(range().bytes());
-    const absl::Span<float> floats(
-        reinterpret_cast<float*>(gradient.MutableData()), elements);
-    if (!Decode(code, frame.data(), floats))
-      return reject("its frame is not in the code that it names");
-  }
+  const absl::StatusOr<Payload> gradient = store.GradientIn(push, frame);
+  if (!gradient.ok()) return reject(gradient.status().message());
   if (delays_.given())
-    return AcceptGiven(push, gradient, frame.size(), participant, call);
+    return AcceptGiven(push, *gradient, frame.size(), participant, call);
   CountPush(frame.size(), call);
-  const Accepted accepted = Judge(push, gradient, participant, mode, call);
+  const Accepted accepted = Judge(push, *gradient, participant, mode, call);
   Commit(accepted.record, accepted.cause, call);
   return std::nullopt;
 }
@@ -252,7 +233,7 @@ ServedShard::Accepted ServedShard::Judge(const wire::Push& push,
     excess = rules_->gradient_bound.Judge(*rms, machine_.running_rms());
   }
   bool dropped = false;
-  if (finite && !excess.has_value() && !record.held) {
+  if (finite && !excess.has_value() && !record.held && stale_.rule().any()) {
     StaleRule::Verdict verdict =
         stale_.OnPush({.rank = participant.rank,
                        .incarnation = participant.incarnation,
@@ -265,7 +246,8 @@ ServedShard::Accepted ServedShard::Judge(const wire::Push& push,
     dropped = verdict.drop;
     if (!verdict.gradient.empty()) {
       record.gradient = std::move(verdict.gradient);
-      finite = AllFinite(record.gradient);  // Products may overflow.
+      finite =
+          AllFinite(shard.store(), record.gradient);  // Products may overflow.
     }
   }
   // To the shard, a discarded gradient is as if the worker had only said that
@@ -302,8 +284,11 @@ void ServedShard::CountPush(size_t bytes, const Call& call) const {
 }
 
 std::optional<double> ServedShard::Measure(const Payload& gradient) const {
-  return rules_->gradient_bound.Measure(gradient.data(),
-                                        gradient.size() / sizeof(float));
+  const absl::Span<const std::byte> floats =
+      machine_.shard().store().FloatsOf(gradient);
+  if (floats.empty()) return 0;
+  return rules_->gradient_bound.Measure(floats.data(),
+                                        floats.size() / sizeof(float));
 }
 
 // ---- Given delays -----------------------------------------------------------
@@ -426,7 +411,8 @@ void ServedShard::TakeTurns(const Call& call) {
         }
         if (!verdict.gradient.empty())
           push.gradient = std::move(verdict.gradient);
-        if (!AllFinite(push.gradient)) {  // Products may overflow.
+        if (!AllFinite(shard.store(),
+                       push.gradient)) {  // Products may overflow.
           call.effects.report |=
               call.counts.Nonfinite(range().shard, push.rank, push.clock);
           continue;
@@ -486,16 +472,14 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
   };
   if (!terms.ends_all_reduce)
     return reject("no phase by all-reduce ends there");
-  for (const Payload& frame : frames) {
-    if (frame.size() == range().bytes()) continue;
-    return reject("a tensor has ", frame.size(), " bytes, the shard ",
-                  range().bytes());
-  }
   const size_t slots = machine_.shard().slots().size();
   if (frames.size() != 1 + slots) {
     return reject("it has ", frames.size() - 1, " optimizer slots, the table ",
                   slots);
   }
+  const absl::Status fits =
+      machine_.rule()->store->Check(range(), frames.front(), frames.subspan(1));
+  if (!fits.ok()) return reject(fits.message());
   if (version > kVersionMax) return reject("its version is above 2^60");
   if (StateHash(version, frames.front(), frames.subspan(1)) !=
       push.installation().hash()) {
