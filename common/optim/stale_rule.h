@@ -70,6 +70,7 @@ class StaleRule {
                          size_t /*elements*/, Memory* /*memory*/) const {}
   };
 
+  bool any() const { return formula_ != nullptr; }
   // The values that a gradient was computed from make a difference.
   bool NeedsBase() const {
     return formula_ != nullptr && formula_->NeedsBase();

@@ -45,11 +45,19 @@ void LogFeed::AddSnapshot(const ShardMachine& shard) {
   const ShardSnapshot snapshot = shard.Snapshot();
   Entry begin;
   *begin.header.mutable_snapshot() = EncodeSnapshot(snapshot);
-  begin.header.mutable_snapshot()->set_begin(shard.shard().range().begin);
-  begin.header.mutable_snapshot()->set_end(shard.shard().range().end);
+  const ShardRange& range = shard.shard().range();
+  begin.header.mutable_snapshot()->set_begin(range.begin);
+  begin.header.mutable_snapshot()->set_end(range.end);
+  const std::vector<Payload> tensors = TensorsOf(snapshot);
+  if (!std::ranges::all_of(tensors, [&](const Payload& tensor) {
+        return tensor.size() == range.bytes();
+      })) {
+    for (const Payload& tensor : tensors)
+      begin.header.mutable_snapshot()->add_tensor_bytes(tensor.size());
+  }
   Add(std::move(begin));
   int index = 0;
-  for (const Payload& tensor : TensorsOf(snapshot)) {
+  for (const Payload& tensor : tensors) {
     for (size_t offset = 0; offset < tensor.size();
          offset += options_.part_bytes) {
       const size_t bytes =
@@ -269,7 +277,7 @@ bool IsNewer(const wire::Feed& a, const wire::Feed& b) {
 }
 
 LogCopy::LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
-                 int64_t end_max, std::shared_ptr<const UpdateRule> rule)
+                 int64_t end_max, std::shared_ptr<const TableRule> rule)
     : source_(source),
       feed_(feed),
       range_(range),
@@ -368,8 +376,22 @@ absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
                      snapshot.end(), "); the shard begins at ", range_.begin,
                      " and ends at ", end_max_, " at the latest"));
   }
-  range_.end = snapshot.end();
+  ShardRange range = range_;
+  range.end = snapshot.end();
+  const size_t count = TensorCount(snapshot, slot_count_);
+  std::vector<uint64_t> tensor_bytes(snapshot.tensor_bytes().begin(),
+                                     snapshot.tensor_bytes().end());
+  if (tensor_bytes.empty()) tensor_bytes.assign(count, range.bytes());
+  if (tensor_bytes.size() != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a snapshot with the sizes of ", tensor_bytes.size(),
+                     " tensors, and it has ", count));
+  }
+  for (const uint64_t bytes : tensor_bytes)
+    SL_RETURN_IF_ERROR(rule_->store->CheckBytes(range, bytes));
+  range_ = range;
   snapshot_ = snapshot;
+  tensor_bytes_ = std::move(tensor_bytes);
   tensors_.clear();
   bytes_copied_ = 0;
   lacks_ = false;
@@ -380,29 +402,39 @@ absl::Status LogCopy::CopyPart(const wire::TensorPart& part,
                                const Payload& payload) {
   if (!snapshot_.has_value())
     return absl::InvalidArgumentError("a part without a snapshot before it");
-  const size_t tensor_count = TensorCount(*snapshot_, slot_count_);
-  const size_t tensor = bytes_copied_ / range_.bytes();
-  const size_t offset = bytes_copied_ % range_.bytes();
+  const size_t tensor = tensors_.size() - (bytes_copied_ > 0 ? 1 : 0);
+  const size_t offset = bytes_copied_;
+  const uint64_t bytes = tensor_bytes_[tensor];
   if (static_cast<size_t>(part.tensor()) != tensor || part.offset() != offset ||
-      payload.empty() || payload.size() > range_.bytes() - offset) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a part of ", payload.size(), " bytes at ", part.offset(),
-                     " of tensor ", part.tensor(), ": the next one is at ",
-                     offset, " of tensor ", tensor, "; the shard has ",
-                     tensor_count, " tensors of ", range_.bytes(), " bytes"));
+      payload.empty() || payload.size() > bytes - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a part of ", payload.size(), " bytes at ", part.offset(),
+        " of tensor ", part.tensor(), ": the next one is at ", offset,
+        " of tensor ", tensor, "; the shard has ", tensor_bytes_.size(),
+        " tensors, and this one ", bytes, " bytes"));
   }
   // Not before its first part: what is promised may never come.
-  if (offset == 0) tensors_.push_back(Payload::Allocate(range_.bytes()));
+  if (offset == 0) tensors_.push_back(Payload::Allocate(bytes));
   std::memcpy(tensors_.back().MutableData() + offset, payload.data(),
               payload.size());
   bytes_copied_ += payload.size();
-  if (bytes_copied_ < tensor_count * range_.bytes()) return absl::OkStatus();
-  machine_.emplace(
-      rule_, range_,
-      DecodeSnapshot(*snapshot_, slot_count_, std::move(tensors_)));
-  begun_ = true;
-  snapshot_.reset();
+  if (bytes_copied_ < bytes) return absl::OkStatus();
+  bytes_copied_ = 0;
+  return tensors_.size() < tensor_bytes_.size() ? absl::OkStatus()
+                                                : FinishCopy();
+}
+
+absl::Status LogCopy::FinishCopy() {
+  ShardSnapshot snapshot = DecodeSnapshot(*std::exchange(snapshot_, {}),
+                                          slot_count_, std::move(tensors_));
   tensors_.clear();
+  SL_RETURN_IF_ERROR(
+      rule_->store->Check(range_, snapshot.values, snapshot.slots));
+  ShardMachine machine(rule_, range_, std::move(snapshot));
+  for (const HeldGradient& held : machine.held())
+    SL_RETURN_IF_ERROR(machine.shard().store().CheckGradient(held.gradient));
+  machine_ = std::move(machine);
+  begun_ = true;
   return absl::OkStatus();
 }
 
@@ -417,9 +449,8 @@ absl::Status LogCopy::ApplyRecord(const wire::ShardRecord& record,
     return absl::InvalidArgumentError("a shard on its way is not cut in two");
   }
   SL_ASSIGN_OR_RETURN(ShardOutcome outcome, machine_->Apply(decoded));
-  const bool is_sum = std::holds_alternative<SumRecord>(decoded);
   for (const ShardOutcome::Update& update : outcome.updates)
-    bytes_applied_ += (is_sum ? 1 : update.ranks.size()) * range_.bytes();
+    bytes_applied_ += update.bytes;
   if (outcome.part.has_value()) {
     range_ = machine_->shard().range();
     parts_.push_back(*std::move(outcome.part));

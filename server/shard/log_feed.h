@@ -174,7 +174,7 @@ class LogCopy {
   // Has nothing yet. The source may have more elements than `range`, up to
   // `end_max`, if it has yet to hear that the shard was split in two.
   LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
-          int64_t end_max, std::shared_ptr<const UpdateRule> rule);
+          int64_t end_max, std::shared_ptr<const TableRule> rule);
   // Has the shard, as the source has it.
   LogCopy(PeerId source, const wire::Feed& feed, int64_t end_max,
           ShardMachine machine);
@@ -215,6 +215,8 @@ class LogCopy {
   absl::Status Resume(const wire::LogPosition& at);
   absl::Status StartCopy(const wire::ShardSnapshot& snapshot);
   absl::Status CopyPart(const wire::TensorPart& part, const Payload& payload);
+  // The shard, once all tensors are there.
+  absl::Status FinishCopy();
   absl::Status ApplyRecord(const wire::ShardRecord& record,
                            absl::Span<const Payload> frames);
 
@@ -222,15 +224,16 @@ class LogCopy {
   wire::Feed feed_;
   ShardRange range_;
   int64_t end_max_ = 0;
-  std::shared_ptr<const UpdateRule> rule_;
+  std::shared_ptr<const TableRule> rule_;
   int slot_count_ = 0;
   uint64_t have_ = 0;
   bool lacks_ = false;
   // The feed has brought the shard, or resumed it: records may come.
   bool begun_ = false;
   std::optional<wire::ShardSnapshot> snapshot_;  // On its way. Checked.
+  std::vector<uint64_t> tensor_bytes_;           // Of it, in order.
   std::vector<Payload> tensors_;  // Those that have begun to come, in order.
-  size_t bytes_copied_ = 0;       // Of the tensors.
+  size_t bytes_copied_ = 0;       // Of the last one; 0: it is whole.
   std::optional<ShardMachine> machine_;  // Once no byte is missing.
   std::vector<ShardMachine> parts_;
   size_t bytes_applied_ = 0;

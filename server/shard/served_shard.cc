@@ -12,12 +12,6 @@
 namespace slackline {
 namespace {
 
-// As the push says, or as its frame has.
-size_t ElementsOf(const wire::Push& push, const Payload& frame) {
-  return push.has_encoding() ? static_cast<size_t>(push.encoding().elements())
-                             : frame.size() / sizeof(float);
-}
-
 // The participant whose own clock the record changes; nullopt: it may be
 // everybody's.
 std::optional<Rank> ChangedBy(const ShardRecord& record) {
@@ -93,8 +87,7 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
     if (compare) order.OnUpdate(before, machine_.shard().values());
     call.counts.Updated(update.ranks.size());
     effects.work.push_back(
-        {.shard = range().shard,
-         .bytes_applied = update.ranks.size() * range().bytes()});
+        {.shard = range().shard, .bytes_applied = update.bytes});
     if (!rules_->trace) continue;
     trace({.kind = ShardTraceRecord::Kind::kUpdated,
            .rank = Rank{-1},
@@ -122,7 +115,7 @@ ServedShard::Pushed ServedShard::Push(const WorkerLife& who,
                 ", which has not joined the shard: send a join pull first"))};
   }
   if (terms.may_be_split && push.has_gradient() &&
-      ElementsOf(push, frame) != static_cast<size_t>(range().elements())) {
+      !machine_.shard().store().CheckFrame(push, frame).ok()) {
     return {.refusal = Retry()};
   }
   std::optional<wire::Refusal> refusal =
@@ -157,16 +150,9 @@ std::string ServedShard::FaultOf(const wire::Push& push, const Payload& frame,
   const absl::Status fits = CheckMomentum(
       FromWire(push.options()), machine_.rule()->optimizer, rules_->table);
   if (!fits.ok()) return std::string(fits.message());
-  const GradientCode code = CodeOf(push.encoding());
-  const auto elements = static_cast<size_t>(range().elements());
-  if (ElementsOf(push, frame) != elements && push.has_encoding()) {
-    return absl::StrCat(push.encoding().elements(), " elements, the shard has ",
-                        elements);
-  }
-  if (frame.size() != code.Bytes(elements)) {
-    return absl::StrCat(frame.size(), " bytes, the shard has ",
-                        code.Bytes(elements));
-  }
+  const absl::Status frame_fits =
+      machine_.shard().store().CheckFrame(push, frame);
+  if (!frame_fits.ok()) return std::string(frame_fits.message());
   if (!RuleOf(mode).over_servers())
     return "the step of that clock is done by all-reduce";
   return "";
@@ -201,20 +187,14 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
     Advance(push, participant, call);
     return std::nullopt;
   }
-  Payload gradient = frame;
-  if (const GradientCode code = CodeOf(push.encoding()); !code.whole()) {
-    gradient = Payload::Allocate(range().bytes());
-    const absl::Span<float> floats(
-        reinterpret_cast<float*>(gradient.MutableData()),
-        static_cast<size_t>(range().elements()));
-    if (!Decode(code, frame.data(), floats))
-      return reject("its frame is not in the code that it names");
-  }
+  const absl::StatusOr<Payload> gradient =
+      machine_.shard().store().GradientIn(push, frame);
+  if (!gradient.ok()) return reject(gradient.status().message());
   call.counts.Pushed(frame.size());
   call.effects.work.push_back(
       {.shard = range().shard, .pushes = 1, .bytes_in = frame.size()});
   const Accepted accepted =
-      Judge(push, gradient, participant, mode, order, call);
+      Judge(push, *gradient, participant, mode, order, call);
   Commit(accepted.record, accepted.cause, call);
   return std::nullopt;
 }
@@ -251,8 +231,12 @@ ServedShard::Accepted ServedShard::Judge(const wire::Push& push,
   order.OnArrival(participant, push.clock(), mode, call.now);
   // Also what a rule remembers must not come from such a gradient.
   const GradientBound& bound = machine_.rule()->gradient_bound;
+  const absl::Span<const std::byte> floats =
+      machine_.shard().store().FloatsOf(gradient);
   const std::optional<double> rms =
-      bound.Measure(gradient.data(), gradient.size() / sizeof(float));
+      floats.empty()
+          ? 0
+          : bound.Measure(floats.data(), floats.size() / sizeof(float));
   record.rms = rms.value_or(0);
   const std::optional<GradientBound::Excess> excess =
       rms.has_value() && order.BoundsArrivals()
@@ -317,16 +301,14 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
   };
   if (!terms.ends_all_reduce)
     return reject("no phase by all-reduce ends there");
-  for (const Payload& frame : frames) {
-    if (frame.size() == range().bytes()) continue;
-    return reject("a tensor has ", frame.size(), " bytes, the shard ",
-                  range().bytes());
-  }
   const size_t slots = machine_.shard().slots().size();
   if (frames.size() != 1 + slots) {
     return reject("it has ", frames.size() - 1, " optimizer slots, the table ",
                   slots);
   }
+  const absl::Status fits =
+      machine_.rule()->store->Check(range(), frames.front(), frames.subspan(1));
+  if (!fits.ok()) return reject(fits.message());
   if (version > kVersionMax) return reject("its version is above 2^60");
   if (StateHash(version, frames.front(), frames.subspan(1)) !=
       push.installation().hash()) {

@@ -1,67 +1,68 @@
-// One shard: its values, its optimizer slots, and its version.
+// One shard: which part of which table it is, its version, and what it keeps.
 //
 // A version, slots included, is immutable once somebody holds a reference to
-// it: Apply() writes in place when nobody does and the values are where they
-// should be, else into other buffers.
-// So a pull reply, a checkpoint or a hand-over is one version, never a mixture.
-// Thread-compatible; references may be dropped on any thread.
+// it. So a pull reply, a checkpoint or a hand-over is one version, never a
+// mixture. Thread-compatible; references may be dropped on any thread. A copy
+// shares what it can until one of the two changes.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "common/optim/optimizer.h"
 #include "common/payload.h"
 #include "common/view/shard_map.h"
+#include "server/shard/store/shard_store.h"
 
 namespace slackline {
 
 class Shard {
  public:
-  // Initial values of the table's elements [range.begin, range.end), slots
-  // zero.
+  Shard(const ShardRange& range, Version version,
+        std::unique_ptr<ShardStore> store)
+      : range_(range), version_(version), store_(std::move(store)) {}
+  // Of a dense table: with initial values of its elements [range.begin,
+  // range.end), slots zero.
   Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
         const Optimizer& optimizer);
-
-  // What another shard was. `values` and each of `slots` has range.bytes().
+  // Of a dense table: what another shard was. `values` and each of `slots` has
+  // range.bytes().
   Shard(const ShardRange& range, Version version, Payload values,
         std::vector<Payload> slots);
 
+  Shard(const Shard& other)
+      : Shard(other.range_, other.version_, other.store_->Clone()) {}
+  Shard(Shard&&) = default;
+  Shard& operator=(const Shard& other) { return *this = Shard(other); }
+  Shard& operator=(Shard&&) = default;
+
   const ShardRange& range() const { return range_; }
   Version version() const { return version_; }
+  const ShardStore& store() const { return *store_; }
   // References to the present version.
-  const Payload& values() const { return values_; }
-  const std::vector<Payload>& slots() const { return slots_; }
+  const Payload& values() const { return store_->values(); }
+  const std::vector<Payload>& slots() const { return store_->slots(); }
 
   // Keeps the elements of `kept`, a beginning of the range, and returns the
   // others, of the same version, as the shard `part`. Copies both.
   Shard Split(const ShardRange& kept, const ShardRange& part);
 
   // Becomes what a worker's copy of it is, which steps by all-reduce made.
-  // `values` and each of `slots`, as many as there are, has range().bytes().
-  void Install(Version version, Payload values, std::vector<Payload> slots);
+  // Values and slots were checked, and `slots` are as many as there are.
+  void Install(Version version, const Payload& values,
+               absl::Span<const Payload> slots);
 
-  // One update from the sum of `gradients`, in their order, times `scale`. Each
-  // has range().bytes() bytes. One pass over gradients, values and slots.
-  // `memory` is what a next version is in, and the sum, which is also returned
-  // in `*sum` if that is not null.
+  // One update from the sum of `gradients`, in their order, times `scale`; they
+  // were checked. `memory` is what a next version is in, and the sum, which is
+  // also returned in `*sum` if that is not null.
   void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
              float scale, const StepNumbers& numbers, PayloadMemory& memory,
              Payload* sum = nullptr);
 
  private:
-  // Memory for the next version that nobody reads any more.
-  Payload TakeFreeBuffer(PayloadMemory& memory);
-  // Makes the slots writable, by a copy where somebody reads them.
-  void OwnSlots();
-
   ShardRange range_;
   Version version_ = 0;
-  Payload values_;
-  // They are in memory that Apply() was given.
-  bool placed_ = false;
-  std::vector<Payload> slots_;
-  // Earlier buffers that readers may still hold; reused when they let go.
-  std::vector<Payload> retired_;
+  std::unique_ptr<ShardStore> store_;
 };
 
 // One update from the gradients of some of the `workers`: their mean, and of

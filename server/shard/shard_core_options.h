@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "common/checkpoint/shard_state.h"
@@ -13,6 +14,7 @@
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "server/shard/log_feed.h"
+#include "server/shard/store/store_kinds.h"
 
 namespace slackline {
 
@@ -20,6 +22,9 @@ struct ShardCoreOptions {
   Owner self;
   uint64_t seed = 0;  // Initial values follow from it.
   bool trace = false;
+  // What the shards of a table keep.
+  std::function<std::shared_ptr<const StoreKind>(const wire::Table&)> store_of =
+      StoreKindOf;
   LogFeedOptions feed = {};
   StaleRules stale = {};
   // Required if the job's mode follows given delays.

@@ -20,13 +20,6 @@ absl::Status NoParticipant(const WorkerLife& who) {
       absl::StrCat(NameOf(who), " does not take part"));
 }
 
-absl::Status CheckSize(const Payload& tensor, const ShardRange& range) {
-  if (tensor.size() == range.bytes()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a tensor of ", tensor.size(),
-                                                 " bytes; the shard has ",
-                                                 range.bytes(), " bytes"));
-}
-
 absl::Status CheckSizes(absl::Span<const double> rms, size_t gradients) {
   if (rms.empty() || rms.size() == gradients) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -53,14 +46,15 @@ Clock CompleteClock(Clock last, const Participants& participants,
 
 }  // namespace
 
-ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard)
+ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard)
     : rule_(std::move(rule)), shard_(std::move(shard)) {}
 
-ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule,
+ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule,
                            const ShardRange& range, ShardSnapshot snapshot)
     : rule_(std::move(rule)),
-      shard_(range, snapshot.version, std::move(snapshot.values),
-             std::move(snapshot.slots)),
+      shard_(range, snapshot.version,
+             rule_->store->Of(range, std::move(snapshot.values),
+                              std::move(snapshot.slots))),
       participants_(snapshot.min_clock, std::move(snapshot.participants)),
       complete_clock_(snapshot.complete_clock),
       held_(std::move(snapshot.held)),
@@ -128,7 +122,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
         ", which is at clock ", who->clock, push.held ? ", to be held" : "",
         "; the shard is at clock ", complete_clock_));
   }
-  SL_RETURN_IF_ERROR(CheckSize(push.gradient, shard_.range()));
+  SL_RETURN_IF_ERROR(shard_.store().CheckGradient(push.gradient));
 
   if (turns_.has_value()) SL_RETURN_IF_ERROR(turns_->Add(push, shard_));
   ShardOutcome outcome;
@@ -161,7 +155,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
                      record.clock, "; the shard is at clock ", complete_clock_,
                      " and holds ", held_.size()));
   }
-  SL_RETURN_IF_ERROR(CheckSize(record.sum, shard_.range()));
+  SL_RETURN_IF_ERROR(shard_.store().CheckGradient(record.sum));
   SL_RETURN_IF_ERROR(CheckSizes(record.rms, record.who.size()));
   Participants after = participants_;
   ShardOutcome outcome;
@@ -197,7 +191,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
                              .ranks = std::move(ranks),
-                             .workers = workers});
+                             .workers = workers,
+                             .bytes = record.sum.size()});
   return outcome;
 }
 
@@ -231,9 +226,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
                      install.slots.size(), " slots; the shard is at clock ",
                      complete_clock_, " and has ", shard_.slots().size()));
   }
-  SL_RETURN_IF_ERROR(CheckSize(install.values, shard_.range()));
-  for (const Payload& slot : install.slots)
-    SL_RETURN_IF_ERROR(CheckSize(slot, shard_.range()));
+  SL_RETURN_IF_ERROR(
+      rule_->store->Check(shard_.range(), install.values, install.slots));
   Participants after = participants_;
   for (const WorkerLife& joining : install.joining) {
     if (after.Has(joining.rank)) {
@@ -282,13 +276,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
   part.shard = split.part;
   ShardOutcome outcome;
   outcome.part = *this;
-  outcome.part->shard_ = shard_.Split(kept, part);
   for (size_t i = 0; i < held_.size(); ++i) {
-    const Payload whole = held_[i].gradient;
-    held_[i].gradient = whole.Slice(0, kept.bytes());
-    outcome.part->held_[i].gradient = whole.Slice(kept.bytes(), part.bytes());
+    std::tie(held_[i].gradient, outcome.part->held_[i].gradient) =
+        shard_.store().SplitGradient(held_[i].gradient, kept, part);
   }
   if (turns_.has_value()) outcome.part->turns_ = turns_->Split(kept.bytes());
+  outcome.part->shard_ = shard_.Split(kept, part);
   return outcome;
 }
 
@@ -338,6 +331,8 @@ void ShardMachine::Update(absl::Span<const Payload> gradients,
                           absl::InlinedVector<Rank, 1> ranks, int workers,
                           Clock clock, const StepOptions& step,
                           const ApplyOptions& options, ShardOutcome* outcome) {
+  size_t bytes = 0;
+  for (const Payload& gradient : gradients) bytes += gradient.size();
   Payload sum;
   const bool wants_sum = options.sums && gradients.size() > 1;
   ApplyMean(shard_, rule_->optimizer, gradients, workers,
@@ -347,6 +342,7 @@ void ShardMachine::Update(absl::Span<const Payload> gradients,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),
                               .workers = workers,
+                              .bytes = bytes,
                               .sum = std::move(sum)});
 }
 

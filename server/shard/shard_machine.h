@@ -19,7 +19,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "common/optim/gradient_bound.h"
-#include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
 #include "server/shard/given_turns.h"
 #include "server/shard/shard.h"
@@ -73,10 +72,10 @@ class ShardMachine {
  public:
   // `rule` is that of the shard's table. With nobody who takes part, at clock
   // 0, in a job whose delays are not given.
-  ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard);
+  ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard);
   // As it was. The snapshot was checked: see shard_codec.h. It has turns if the
   // rule has delays.
-  ShardMachine(std::shared_ptr<const UpdateRule> rule, const ShardRange& range,
+  ShardMachine(std::shared_ptr<const TableRule> rule, const ShardRange& range,
                ShardSnapshot snapshot);
 
   // InvalidArgument: the record does not fit the shard as it is, and nothing
@@ -94,7 +93,7 @@ class ShardMachine {
   // The shard has another owner from here on; `term` is larger than before.
   void BeginTerm(uint64_t term) { position_.term = term; }
 
-  const std::shared_ptr<const UpdateRule>& rule() const { return rule_; }
+  const std::shared_ptr<const TableRule>& rule() const { return rule_; }
   const Shard& shard() const { return shard_; }
   const Participants& participants() const { return participants_; }
   // Clocks below it are complete and applied, but for gradients that wait for
@@ -143,7 +142,7 @@ class ShardMachine {
               const StepOptions& step, const ApplyOptions& options,
               ShardOutcome* outcome);
 
-  std::shared_ptr<const UpdateRule> rule_;
+  std::shared_ptr<const TableRule> rule_;
   Shard shard_;
   Participants participants_;
   Clock complete_clock_ = 0;
@@ -160,7 +159,8 @@ struct ShardOutcome {
     Clock clock = 0;
     Version version = 0;                 // That it reached.
     absl::InlinedVector<Rank, 1> ranks;  // Whose gradients, in their order.
-    int workers = 0;  // The number that one clock was divided by.
+    int workers = 0;   // The number that one clock was divided by.
+    size_t bytes = 0;  // Of the gradients, or of their sum.
     // Of several gradients that were held, if it was asked for.
     Payload sum = {};
   };

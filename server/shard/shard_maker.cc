@@ -1,7 +1,6 @@
 #include "server/shard/shard_maker.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -14,8 +13,8 @@ namespace {
 // of its own.
 absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
                                        const ShardRange& range,
-                                       const Optimizer& optimizer) {
-  const auto slot_count = static_cast<size_t>(optimizer.slot_count());
+                                       const TableRule& rule) {
+  const auto slot_count = static_cast<size_t>(rule.optimizer.slot_count());
   if (stored.version > kVersionMax) {
     return absl::DataLossError(absl::StrCat("the checkpoint has version ",
                                             stored.version, ", above 2^60"));
@@ -25,30 +24,25 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
         "the checkpoint has ", stored.slots.size(),
         " optimizer slots, and the table's optimizer has ", slot_count));
   }
-  const auto own = [&](const Payload& tensor) -> absl::StatusOr<Payload> {
-    if (tensor.size() != range.bytes()) {
-      return absl::DataLossError(
-          absl::StrCat("the checkpoint has a tensor of ", tensor.size(),
-                       " bytes, and the shard has ", range.bytes()));
-    }
+  const absl::Status fits =
+      rule.store->Check(range, stored.values, stored.slots);
+  if (!fits.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("the checkpoint has ", fits.message()));
+  }
+  const auto own = [](const Payload& tensor) {
     return Payload::Copy(tensor.data(), tensor.size());
   };
   ShardSnapshot snapshot;
-  SL_ASSIGN_OR_RETURN(snapshot.values, own(stored.values));
-  for (const Payload& slot : stored.slots) {
-    SL_ASSIGN_OR_RETURN(Payload tensor, own(slot));
-    snapshot.slots.push_back(std::move(tensor));
-  }
+  snapshot.values = own(stored.values);
+  for (const Payload& slot : stored.slots) snapshot.slots.push_back(own(slot));
   // A rule that corrects its young moments by the number of updates they have
   // seen counts anew with moments that begin anew.
   const bool anew = snapshot.slots.size() < slot_count;
   snapshot.version = anew ? 0 : stored.version;
   snapshot.running_rms = stored.running_rms;
-  while (snapshot.slots.size() < slot_count) {
-    Payload& zeros =
-        snapshot.slots.emplace_back(Payload::Allocate(range.bytes()));
-    std::memset(zeros.MutableData(), 0, range.bytes());
-  }
+  while (snapshot.slots.size() < slot_count)
+    snapshot.slots.push_back(rule.store->ZeroSlot(snapshot.values));
   return snapshot;
 }
 
@@ -87,12 +81,13 @@ void ShardMaker::OnView(const ShardParts& at) {
   for (int table = 0; table < proto.table_size(); ++table) {
     const Optimizer& optimizer = at.view->optimizer(TableId{table});
     const wire::Table& entry = proto.table(table);
-    rules_.push_back(std::make_shared<const UpdateRule>(
-        UpdateRule{.optimizer = optimizer,
+    rules_.push_back(std::make_shared<const TableRule>(
+        TableRule{{.optimizer = optimizer,
                    .schedule = *schedule,
                    .stale = at.options.stale.For(entry.name()),
                    .gradient_bound = at.options.gradient_bound,
-                   .delays = delays}));
+                   .delays = delays},
+                  at.options.store_of(entry)}));
     served_rules_.push_back(std::make_shared<const ServedShard::Rules>(
         ServedShard::Rules{.table = entry.name(),
                            .pulled_as = entry.pulled_as(),
@@ -105,21 +100,22 @@ void ShardMaker::OnView(const ShardParts& at) {
 absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
     const ShardRange& range, const ShardParts& at) const {
   const wire::Table& table = at.view->table(range.table);
-  const Optimizer& optimizer = at.view->optimizer(range.table);
+  const TableRule& rule = *RuleFor(range);
   ShardSnapshot snapshot;
   if (at.options.stored != nullptr) {
     SL_ASSIGN_OR_RETURN(
         const ShardState stored,
         at.options.stored->Read(table.name(), range.begin, range.end));
-    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range, optimizer));
+    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range, rule));
   } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
     return absl::FailedPreconditionError(
         "the job goes on from a checkpoint, and this server was started "
         "without one: start every server with the same --resume");
   } else {
-    const Shard initial(table, range, at.options.seed, optimizer);
-    snapshot.values = initial.values();
-    snapshot.slots = initial.slots();
+    const std::unique_ptr<ShardStore> initial =
+        rule.store->Initial(table, range, at.options.seed, rule.optimizer);
+    snapshot.values = initial->values();
+    snapshot.slots = initial->slots();
   }
   for (const wire::WorkerMember& worker : at.view->workers()) {
     if (!worker.founder()) continue;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/optim/update_rule.h"
 #include "common/view/shard_map.h"
 #include "server/shard/served_shard.h"
 #include "server/shard/shard_parts.h"
@@ -25,7 +24,7 @@ class ShardMaker {
   // Makes the rules of the tables, with the first view of a job that runs.
   void OnView(const ShardParts& at);
   // That of the table. The rules have been made.
-  const std::shared_ptr<const UpdateRule>& RuleFor(
+  const std::shared_ptr<const TableRule>& RuleFor(
       const ShardRange& range) const {
     return rules_[static_cast<size_t>(range.table)];
   }
@@ -42,7 +41,7 @@ class ShardMaker {
  private:
   const config::LearningRateSchedule schedule_;
   // By table.
-  std::vector<std::shared_ptr<const UpdateRule>> rules_;
+  std::vector<std::shared_ptr<const TableRule>> rules_;
   std::vector<std::shared_ptr<const ServedShard::Rules>> served_rules_;
 };
 

@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
+#include "server/shard/store/dense_store.h"
 #include "tests/support/floats.h"
 
 namespace slackline::log_feed_test {
@@ -57,11 +58,12 @@ Payload RandomGradient(Rng& rng) {
   return Payload::Copy(values.data(), kBytes);
 }
 
-std::shared_ptr<const UpdateRule> Rule() {
-  return std::make_shared<const UpdateRule>(
-      UpdateRule{.optimizer = Adam(),
+std::shared_ptr<const TableRule> Rule() {
+  return std::make_shared<const TableRule>(
+      TableRule{{.optimizer = Adam(),
                  .schedule = *LearningRateSchedule::Create(
-                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
+                     {}, {.steps_total = 100, .steps_per_epoch = 100})},
+                DenseKind()});
 }
 
 WorkerLife Worker(int rank) {
@@ -75,7 +77,7 @@ ShardMachine NewShard(int workers) {
   table.add_shape(100);
   table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
   table.mutable_initializer()->set_b(1);
-  const std::shared_ptr<const UpdateRule> rule = Rule();
+  const std::shared_ptr<const TableRule> rule = Rule();
   ShardMachine shard(rule, Shard(table, RangeOfShard(), 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
@@ -716,8 +718,8 @@ TEST_F(LogFeedTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
        "record 5 needs 1 payload frames, and has 0", 4},
       {"a tensor that there is not",
        [](Message& m) { RecordOf(m, 4).mutable_part()->set_tensor(4); },
-       "of tensor 4: the next one is at 0 of tensor 3; the shard has 4 tensors "
-       "of 40 bytes",
+       "of tensor 4: the next one is at 0 of tensor 3; the shard has 4 "
+       "tensors, and this one 40 bytes",
        4},
       {"a tensor before its turn",
        [](Message& m) { RecordOf(m, 2).mutable_part()->set_tensor(2); },

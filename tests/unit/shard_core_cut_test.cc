@@ -731,7 +731,7 @@ TEST_F(ShardResumeTest, WhatCannotBeReadEndsTheThread) {
               AllOf(HasSubstr("shard weight[0, 4)"),
                     HasSubstr("part: torn at byte 12")));
   EXPECT_THAT(WhyNot([](NumberedShards& stored) { stored.elements_more = 1; }),
-              HasSubstr("a tensor of 20 bytes, and the shard has 16"));
+              HasSubstr("a tensor of 20 bytes; the shard has 16"));
   EXPECT_THAT(WhyNot([](NumberedShards& stored) { stored.elements_more = -1; }),
               HasSubstr("a tensor of 12 bytes"));
   EXPECT_THAT(WhyNot([](NumberedShards&) {}, /*slots=*/1),

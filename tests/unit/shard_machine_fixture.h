@@ -8,6 +8,7 @@
 #include "common/optim/optimizer.h"
 #include "common/status.h"
 #include "server/shard/shard_machine.h"
+#include "server/shard/store/dense_store.h"
 #include "tests/support/floats.h"
 #include "tests/support/optimizers.h"
 
@@ -26,10 +27,11 @@ inline WorkerLife Life(int rank, Incarnation incarnation = 0) {
 
 // With ranks [0, workers) as participants.
 inline ShardMachine NewMachine(const std::string& optimizer, int workers) {
-  const auto rule = std::make_shared<const UpdateRule>(
-      UpdateRule{.optimizer = MakeOptimizer(optimizer),
+  const auto rule = std::make_shared<const TableRule>(
+      TableRule{{.optimizer = MakeOptimizer(optimizer),
                  .schedule = *LearningRateSchedule::Create(
-                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
+                     {}, {.steps_total = 100, .steps_per_epoch = 100})},
+                DenseKind()});
   wire::Table table;
   table.add_shape(10);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);

@@ -42,6 +42,7 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
     cores_[server].emplace(
         ShardCore::Options{.self = {server, 0},
                            .seed = 1,
+                           .store_of = [this](const auto&) { return store_; },
                            .feed = feed_,
                            .stale = StaleOf(stale_),
                            .gradient_bound = bound_,
@@ -61,8 +62,8 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
   }
   wire::Table& table = *view_.add_table();
   table.set_name("weight");
-  table.add_shape(3 * kElements);
-  table.set_shard_elements(kElements);
+  table.add_shape(3 * shard_elements_);
+  table.set_shard_elements(shard_elements_);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
   *table.mutable_optimizer() = adam ? Adam() : Sgd();
   for (const int server : {0, 0, 1}) {
@@ -163,6 +164,7 @@ void ShardMoveTest::Show() {
 void ShardMoveTest::Take(int server, ShardCore::Effects effects) {
   cores_[server]->Flush(&effects);
   reported_[server] |= effects.report;
+  if (effects.cut.has_value()) cut_[server] = std::move(effects.cut);
   for (Outgoing& out : effects.sends) {
     if (out.to.kind == PeerId::Kind::kShardThread) {
       wire_.push_back({server, out.to.index, std::move(out.message)});

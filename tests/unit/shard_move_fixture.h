@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/log_feed.h"
 #include "server/shard/shard_core.h"
+#include "server/shard/store/dense_store.h"
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
 
@@ -88,6 +90,9 @@ class ShardMoveTest : public ::testing::Test {
   }
   std::vector<run::HandOverState::State> HandOverStates(int server);
 
+  // What the shards of the table keep, and how many of its indices each has.
+  std::shared_ptr<const StoreKind> store_ = DenseKind();
+  int64_t shard_elements_ = kElements;
   LogFeedOptions feed_;
   // The other server follows each shard from the start.
   bool followed_ = false;
@@ -101,6 +106,7 @@ class ShardMoveTest : public ::testing::Test {
   std::optional<ShardCore> cores_[2];
   std::deque<OnTheWire> wire_;
   std::vector<Outgoing> replies_;
+  std::optional<ShardCutState> cut_[2];  // The last one of each thread.
   bool reported_[2] = {false, false};
 };
 

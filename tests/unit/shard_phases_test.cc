@@ -351,7 +351,7 @@ TEST_F(ShardPhasesTest, AnInstallationThatIsWrongChangesNothing) {
     std::string error;
   } cases[] = {
       {InstallOf(view_.number(), 5, 3, 9, Floats(42, kElements - 1)),
-       "a tensor has 12 bytes, the shard 16"},
+       "a tensor of 12 bytes; the shard has 16"},
       {other_bits, "its bits are not those that the worker sent"},
       {other_version, "its bits are not those that the worker sent"},
       // The next update would count to a version that there is not.

@@ -1,0 +1,203 @@
+#include "server/shard/store/dense_store.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/compress/gradient_code.h"
+#include "common/status.h"
+#include "common/view/initializer.h"
+
+namespace slackline {
+namespace {
+
+// A reader normally lets go before the next version but one is written.
+constexpr size_t kRetiredMax = 2;
+
+absl::Status CheckTensor(size_t bytes, size_t of_shard) {
+  if (bytes == of_shard) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a tensor of ", bytes, " bytes; the shard has ", of_shard));
+}
+
+Payload Zeros(size_t bytes) {
+  Payload zeros = Payload::Allocate(bytes);
+  std::memset(zeros.MutableData(), 0, bytes);
+  return zeros;
+}
+
+class Kind : public StoreKind {
+ public:
+  std::unique_ptr<ShardStore> Initial(
+      const wire::Table& table, const ShardRange& range, uint64_t seed,
+      const Optimizer& optimizer) const override {
+    Payload values = Payload::Allocate(range.bytes());
+    InitializeElements(
+        table, seed, range.begin,
+        absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
+                       static_cast<size_t>(range.elements())));
+    std::vector<Payload> slots;
+    for (int i = 0; i < optimizer.slot_count(); ++i)
+      slots.push_back(Zeros(range.bytes()));
+    return Of(range, std::move(values), std::move(slots));
+  }
+
+  std::unique_ptr<ShardStore> Of(const ShardRange& /*range*/, Payload values,
+                                 std::vector<Payload> slots) const override {
+    return std::make_unique<DenseStore>(std::move(values), std::move(slots));
+  }
+
+  absl::Status CheckBytes(const ShardRange& range,
+                          uint64_t bytes) const override {
+    return CheckTensor(bytes, range.bytes());
+  }
+
+  absl::Status Check(const ShardRange& range, const Payload& values,
+                     absl::Span<const Payload> slots) const override {
+    SL_RETURN_IF_ERROR(CheckTensor(values.size(), range.bytes()));
+    for (const Payload& slot : slots)
+      SL_RETURN_IF_ERROR(CheckTensor(slot.size(), range.bytes()));
+    return absl::OkStatus();
+  }
+
+  Payload ZeroSlot(const Payload& values) const override {
+    return Zeros(values.size());
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const StoreKind> DenseKind() {
+  return std::make_shared<const Kind>();
+}
+
+std::unique_ptr<ShardStore> DenseStore::Clone() const {
+  return std::make_unique<DenseStore>(values_, slots_);
+}
+
+void DenseStore::Install(const Payload& values,
+                         absl::Span<const Payload> slots) {
+  // Memory of our own, aligned and writable, and not a frame of the network.
+  const auto own = [](const Payload& payload) {
+    return Payload::Copy(payload.data(), payload.size());
+  };
+  values_ = own(values);
+  placed_ = false;
+  for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
+  retired_.clear();
+}
+
+std::unique_ptr<ShardStore> DenseStore::Split(const ShardRange& kept,
+                                              const ShardRange& part) {
+  const auto slice = [](const Payload& whole, size_t offset, size_t bytes) {
+    return Payload::Copy(whole.data() + offset, bytes);
+  };
+  std::vector<Payload> part_slots;
+  for (Payload& slot : slots_) {
+    part_slots.push_back(slice(slot, kept.bytes(), part.bytes()));
+    slot = slice(slot, 0, kept.bytes());
+  }
+  Payload part_values = slice(values_, kept.bytes(), part.bytes());
+  values_ = slice(values_, 0, kept.bytes());
+  placed_ = false;
+  retired_.clear();
+  return std::make_unique<DenseStore>(std::move(part_values),
+                                      std::move(part_slots));
+}
+
+// ---- Gradients --------------------------------------------------------------
+
+absl::Status DenseStore::CheckFrame(const wire::Push& push,
+                                    const Payload& frame) const {
+  if (push.has_encoding() &&
+      static_cast<size_t>(push.encoding().elements()) != elements()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        push.encoding().elements(), " elements, the shard has ", elements()));
+  }
+  const size_t bytes = CodeOf(push.encoding()).Bytes(elements());
+  if (frame.size() == bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(frame.size(), " bytes, the shard has ", bytes));
+}
+
+absl::StatusOr<Payload> DenseStore::GradientIn(const wire::Push& push,
+                                               const Payload& frame) const {
+  const GradientCode code = CodeOf(push.encoding());
+  if (code.whole()) return frame;
+  Payload gradient = Payload::Allocate(values_.size());
+  const absl::Span<float> floats(
+      reinterpret_cast<float*>(gradient.MutableData()), elements());
+  if (Decode(code, frame.data(), floats)) return gradient;
+  return absl::InvalidArgumentError(
+      "its frame is not in the code that it names");
+}
+
+absl::Status DenseStore::CheckGradient(const Payload& gradient) const {
+  return CheckTensor(gradient.size(), values_.size());
+}
+
+std::pair<Payload, Payload> DenseStore::SplitGradient(
+    const Payload& gradient, const ShardRange& kept,
+    const ShardRange& part) const {
+  return {gradient.Slice(0, kept.bytes()),
+          gradient.Slice(kept.bytes(), part.bytes())};
+}
+
+// ---- Updates ----------------------------------------------------------------
+
+void DenseStore::OwnSlots() {
+  for (Payload& slot : slots_) {
+    if (!slot.unique()) slot = Payload::Copy(slot.data(), slot.size());
+  }
+}
+
+Payload DenseStore::TakeFreeBuffer(PayloadMemory& memory) {
+  for (size_t i = 0; i < retired_.size(); ++i) {
+    if (!retired_[i].unique()) continue;
+    Payload free = std::move(retired_[i]);
+    retired_.erase(retired_.begin() + i);
+    return free;
+  }
+  return memory.Allocate(values_.size());
+}
+
+void DenseStore::Apply(const Update& update) {
+  std::vector<const std::byte*> gradient_data;
+  gradient_data.reserve(update.gradients.size());
+  for (const Payload& gradient : update.gradients) {
+    SL_CHECK(gradient.size() == values_.size(),
+             "gradient size was not checked");
+    gradient_data.push_back(gradient.data());
+  }
+  Optimizer::ApplyArgs args;
+  args.in = reinterpret_cast<const float*>(values_.data());
+  Payload next;
+  if (placed_ && values_.unique()) {
+    args.out = reinterpret_cast<float*>(values_.MutableData());
+  } else {
+    next = TakeFreeBuffer(update.memory);
+    args.out = reinterpret_cast<float*>(next.MutableData());
+  }
+  OwnSlots();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    args.slots[i] = reinterpret_cast<float*>(slots_[i].MutableData());
+  }
+  args.gradients = gradient_data;
+  if (update.sum != nullptr) {
+    *update.sum = update.memory.Allocate(values_.size());
+    args.sum = reinterpret_cast<float*>(update.sum->MutableData());
+  }
+  args.elements = elements();
+  args.gradient_scale = update.scale;
+  args.numbers = update.numbers;
+  args.update_count = update.count;
+  update.optimizer.Apply(args);
+  if (next.empty()) return;
+  if (std::exchange(placed_, true)) {
+    if (retired_.size() == kRetiredMax) retired_.erase(retired_.begin());
+    retired_.push_back(std::move(values_));
+  }
+  values_ = std::move(next);
+}
+
+}  // namespace slackline

@@ -1,0 +1,123 @@
+// ShardStore: what a shard keeps of its part of a table: the values and the
+// optimizer's state of each of them. It says what the bytes of a gradient mean,
+// and does what a gradient does to the values; who may push, when a gradient is
+// applied and who gets a copy of the shard is decided above it (ShardMachine,
+// ServedShard), without a look into the bytes.
+//
+// A store is seen from outside as payloads: the values and the optimizer slots,
+// as pulls, hand-overs, copies and checkpoints take them. What their bytes are
+// is the store's own; two stores with equal payloads are equal. Payloads that a
+// store has given away never change, so who reads one has one version.
+//
+// Deterministic: no I/O, threads, time or randomness, and no order of a hash
+// map may reach a payload or a sum. Thread-compatible; payloads may be dropped
+// on any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/update_rule.h"
+#include "common/payload.h"
+#include "common/view/shard_map.h"
+#include "proto/data.pb.h"
+
+namespace slackline {
+
+class ShardStore {
+ public:
+  virtual ~ShardStore() = default;
+
+  // Shares what it can with this one, until one of the two changes.
+  virtual std::unique_ptr<ShardStore> Clone() const = 0;
+
+  // ---- What is kept. A store that keeps it in another form makes the payload
+  // when it is asked for.
+  virtual const Payload& values() const = 0;
+  // As many as the table's optimizer has.
+  virtual const std::vector<Payload>& slots() const = 0;
+
+  // Becomes this; StoreKind::Check() was asked, and there are as many slots.
+  virtual void Install(const Payload& values,
+                       absl::Span<const Payload> slots) = 0;
+  // Keeps the region of `kept`, a beginning of the shard's, and returns a store
+  // with the rest, which is that of `part`.
+  virtual std::unique_ptr<ShardStore> Split(const ShardRange& kept,
+                                            const ShardRange& part) = 0;
+
+  // ---- Gradients.
+  // InvalidArgument: why the frame of the push is no gradient of this shard. A
+  // gradient of another region than the shard's is none, also if it lies within
+  // it: the shard may be about to be split.
+  virtual absl::Status CheckFrame(const wire::Push& push,
+                                  const Payload& frame) const = 0;
+  // The gradient that is in a checked frame. InvalidArgument: it is not in the
+  // code that it names.
+  virtual absl::StatusOr<Payload> GradientIn(const wire::Push& push,
+                                             const Payload& frame) const = 0;
+  // InvalidArgument: why it is no gradient of this shard.
+  virtual absl::Status CheckGradient(const Payload& gradient) const = 0;
+  // The floats of a checked gradient, at any alignment, for those who look at
+  // its size and for NaNs.
+  virtual absl::Span<const std::byte> FloatsOf(
+      const Payload& gradient) const = 0;
+  // A checked gradient, split as Split() splits the store.
+  virtual std::pair<Payload, Payload> SplitGradient(
+      const Payload& gradient, const ShardRange& kept,
+      const ShardRange& part) const = 0;
+
+  // One update from the sum of checked gradients, in their order, times
+  // `scale`.
+  struct Update {
+    const Optimizer& optimizer;
+    absl::Span<const Payload> gradients;  // At least one.
+    float scale = 1;
+    StepNumbers numbers;
+    int64_t count = 1;  // Of updates of the shard, with this one.
+    // What a next version is in, and the sum.
+    PayloadMemory& memory;
+    // If not null: gets the sum, without `scale`, as a gradient. The same
+    // update from it alone gives the same bits.
+    Payload* sum = nullptr;
+  };
+  virtual void Apply(const Update& update) = 0;
+};
+
+// What the stores of a table are. Immutable; any thread may call anything.
+class StoreKind {
+ public:
+  virtual ~StoreKind() = default;
+
+  // With the values that the table's initializer names, and slots of zeros.
+  virtual std::unique_ptr<ShardStore> Initial(
+      const wire::Table& table, const ShardRange& range, uint64_t seed,
+      const Optimizer& optimizer) const = 0;
+  // With these; Check() was asked.
+  virtual std::unique_ptr<ShardStore> Of(const ShardRange& range,
+                                         Payload values,
+                                         std::vector<Payload> slots) const = 0;
+
+  // InvalidArgument: no values, slot or gradient of such a shard has so many
+  // bytes. Asked before memory is allocated for what somebody announces.
+  virtual absl::Status CheckBytes(const ShardRange& range,
+                                  uint64_t bytes) const = 0;
+  // InvalidArgument: why these are not the values and slots of such a shard.
+  virtual absl::Status Check(const ShardRange& range, const Payload& values,
+                             absl::Span<const Payload> slots) const = 0;
+  // The slot of zeros that belongs to checked values.
+  virtual Payload ZeroSlot(const Payload& values) const = 0;
+};
+
+// A table on its servers: how it is updated, and what its shards keep.
+struct TableRule : UpdateRule {
+  std::shared_ptr<const StoreKind> store;
+};
+
+}  // namespace slackline
