@@ -30,7 +30,7 @@ wire::Entered Bounded(wire::Entered entered) {
 
 }  // namespace
 
-ModeControl::ModeControl(const Options& options, Membership* members,
+ModeControl::ModeControl(const Options& options, const Membership* members,
                          ViewEditor* editor)
     : options_(options),
       members_(members),

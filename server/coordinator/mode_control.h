@@ -34,7 +34,8 @@ class ModeControl : public CoordinatorPart {
     absl::Duration heartbeat = absl::Seconds(1);
   };
   // `members` and `editor` outlive it.
-  ModeControl(const Options& options, Membership* members, ViewEditor* editor);
+  ModeControl(const Options& options, const Membership* members,
+              ViewEditor* editor);
 
   // The job begins to run: the view has its length.
   void Start(CoordinatorEffects* effects);
@@ -98,7 +99,7 @@ class ModeControl : public CoordinatorPart {
                      CoordinatorEffects* effects);
 
   const Options options_;
-  Membership* const members_;
+  const Membership* const members_;
   ViewEditor* const editor_;
   ModeChanger changer_;
   std::optional<ModePolicy> policy_;  // While it chooses the mode.
