@@ -566,6 +566,8 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
 void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
                                     const Member& server, absl::Time now,
                                     Effects* effects) {
+  // A change of the mode may wait for this, which is no figure.
+  if (editor_.running()) modes_.OnServerStats(server.index(), stats);
   const std::string why =
       WhyUnfit(stats, server.join.thread_size(), view().owner_server_size());
   if (!why.empty()) return Refuse(why, server, effects);
@@ -583,7 +585,6 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
       placement_.OnServerStats(server, outcome_.Seconds(now), now, effects);
   if (arrivals.any) modes_.NoteNews();
   if (!arrivals.lost.empty()) checkpointer_.OnServerLost(arrivals.lost);
-  modes_.OnServerStats(server);
 }
 
 // ---- Calls ------------------------------------------------------------------

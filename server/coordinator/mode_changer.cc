@@ -305,7 +305,7 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
   const wire::View& view = editor->view();
   if (!view.has_change()) return false;
-  const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, view);
+  const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, *editor);
   std::string dropped;
   if (agreement_.wish()->to.has_cutting()) {
     if (!limits.all || workers.empty()) return false;

@@ -60,7 +60,8 @@ class ModeControl : public CoordinatorPart {
   // Why the cut that was wanted will not be; empty: that has not happened.
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
-  void OnServerStats(const Member& server);
+  // How far the shards of this server are, whatever else it says of itself.
+  void OnServerStats(int32_t server, const run::ServerStats& stats);
   // Others own the shards of a server from the next view on, if it had any.
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A worker is gone or done, or moves are done.
