@@ -461,7 +461,7 @@ void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
 
 std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
   for (const Membership::Knock& knock : members_.RecentKnocks(now)) {
-    if (!RuleOf(view().phase(view().entered()).mode()).over_servers()) {
+    if (WorkersHaveModel(FirstStepOf(view().phase(view().entered())))) {
       return absl::StrCat(
           ", and the model is lost with it, because the workers hold it while "
           "they all-reduce; worker ",

@@ -122,7 +122,8 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
         "--delays");
   }
   if (options_.servers_look_at_gradients &&
-      (set_mode.has_by_policy() || !RuleOf(set_mode.mode()).over_servers())) {
+      (set_mode.has_by_policy() ||
+       !PushesGradients(RuleOf(set_mode.mode()).StepOf(0)))) {
     return absl::FailedPreconditionError(
         "train.gradient_bound is of gradients that servers apply, and cannot "
         "hold by all-reduce, which the policy may choose, too; use a mode over "

@@ -169,7 +169,7 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
     return reject(frame.size(), " bytes, the shard has ", code.Bytes(elements));
   }
   const ModeRule& rule = RuleOf(mode);
-  if (!rule.over_servers())
+  if (!PushesGradients(rule.StepOf(push.clock())))
     return reject("the step of that clock is done by all-reduce");
   // One frame of each worker is held, so a worker that runs ahead has to wait.
   if (!delays_.given() && rule.holds_gradients() &&

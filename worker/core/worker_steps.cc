@@ -32,7 +32,7 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
   // A job that goes on has its state on the servers: all begin over them.
   const bool by_all_reduce = founder
                                  ? !BeginsWithCheckpoint(view.proto()) &&
-                                       !RuleAt(view.proto(), 0).over_servers()
+                                       WorkersHaveModel(StepAt(view.proto(), 0))
                                  : JoinsByAllReduce(view);
   follower_.emplace(PhaseFollower::Options{.rank = parts.rank}, by_all_reduce);
   parts.Log(absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
