@@ -66,7 +66,6 @@ void WorkerSteps::FollowView(const std::shared_ptr<const View>& view,
 void WorkerSteps::OnView(const WorkerParts& parts) {
   const View& view = parts.view();
   if (!group_.IsOf(view)) TellGroupLost(parts);
-  AbortGroupIfOver(parts);
   // Who is held up in a step tells where it will stop: the others may wait for
   // that, and it for them.
   if (parts.state < State::kDone) Notify(parts, follower_->Promise(view));
@@ -601,18 +600,11 @@ void WorkerSteps::BeginConnecting(const WorkerParts& parts) {
   parts.Act(std::move(connect));
 }
 
-void WorkerSteps::AbortGroupIfOver(const WorkerParts& parts) const {
-  if (!IsInGroup(parts.state) || group_.IsOf(parts.view())) return;
-  parts.effects.abort_group =
-      absl::UnavailableError("the group of workers has changed");
-}
-
 void WorkerSteps::OnConnected(const WorkerParts& parts) {
   if (parts.state != State::kConnecting) return;
   follower_->Connected(group_.group());
   parts.Enter(State::kCatchingUp);
   parts.Act(worker_action::CatchUp{.standing = group_.StandingAt(clock_)});
-  AbortGroupIfOver(parts);
 }
 
 void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
