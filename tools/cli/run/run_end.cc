@@ -292,7 +292,7 @@ int AfterTheEnd(const config::ClusterConfig& config,
                 Display* display) {
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   // One that has left the job before its end has been judged by it.
-  const auto left_before = [&](const Member& worker) {
+  const auto left_before = [&](const JobProcess& worker) {
     return absl::c_any_of(summary.workers_lost(),
                           [&](const std::string& sentence) {
                             return absl::StartsWith(
