@@ -40,6 +40,14 @@ const ModeRule& RuleAt(const wire::View& view, Clock clock) {
   return RuleOf(PhaseAt(view, clock).mode());
 }
 
+StepKind StepAt(const wire::View& view, Clock clock) {
+  return RuleAt(view, clock).StepOf(clock);
+}
+
+StepKind FirstStepOf(const wire::Phase& phase) {
+  return RuleOf(phase.mode()).StepOf(phase.from());
+}
+
 const wire::Phase* GivenDelaysPhase(const wire::View& view) {
   for (const wire::Phase& phase : view.phase()) {
     if (RuleOf(phase.mode()).follows_given_delays()) return &phase;

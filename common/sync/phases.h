@@ -37,6 +37,10 @@ const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
 // The rule of that phase.
 const ModeRule& RuleAt(const wire::View& view, Clock clock);
 
+// What a step of this clock is, and the first one of this phase.
+StepKind StepAt(const wire::View& view, Clock clock);
+StepKind FirstStepOf(const wire::Phase& phase);
+
 // The phase of given delays; nullptr: the job has none.
 const wire::Phase* GivenDelaysPhase(const wire::View& view);
 

@@ -128,7 +128,7 @@ void CheckModes(const config::Sync& sync, int workers,
 
 bool MayAllReduce(const config::Sync& sync) {
   const auto reduces = [](const auto& block) {
-    return !RuleOf(ConfiguredMode(block)).over_servers();
+    return RuleOf(ConfiguredMode(block)).StepOf(0) == StepKind::kAllReduce;
   };
   if (sync.has_auto_()) return true;
   if (sync.phase_size() == 0) return reduces(sync);

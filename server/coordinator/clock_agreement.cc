@@ -42,12 +42,6 @@ void ClockAgreement::OnGone(Incarnation incarnation, uint64_t view_number) {
   limits_.erase(incarnation);
 }
 
-void ClockAgreement::OnServerGone(int32_t server, uint64_t view_number) {
-  servers_.erase(server);
-  // Who owns its shards now says where they are once it has seen that.
-  if (gone_in_ > 0) gone_in_ = view_number;
-}
-
 void ClockAgreement::OnServer(int32_t server, uint64_t seen_view,
                               Clock reached) {
   servers_[server] = {.seen_view = seen_view, .clock = reached};
@@ -59,10 +53,13 @@ void ClockAgreement::OnServer(int32_t server, uint64_t seen_view,
 // a worker that has not seen the change can be one step further than they. The
 // others have to get past that clock by the old mode, or that gradient is in no
 // update. How far the gone got only the shards know, once they have heard that
-// nobody of them will push any more. In the other modes nothing waits, and
+// nobody of them will push any more. A server that has got a shard since, by a
+// move or in the place of an owner that has lost it, says where that shard is
+// once it has seen that it owns it. In the other modes nothing waits, and
 // nobody has to be where a worker was that has gone.
 std::optional<Clock> ClockAgreement::ReachedByTheGone(
-    const wire::View& view) const {
+    const ViewEditor& editor) const {
+  const wire::View& view = editor.view();
   Clock reached = 0;
   // An early end comes in any phase; a change only once the last has begun.
   const bool holds_gradients =
@@ -71,13 +68,11 @@ std::optional<Clock> ClockAgreement::ReachedByTheGone(
                     return RuleOf(phase.mode()).holds_gradients();
                   });
   if (!holds_gradients || gone_in_ == 0) return reached;
+  const uint64_t seen_view_min = std::max(gone_in_, editor.owners_since());
   for (const wire::ServerMember& server : view.server()) {
-    const bool owns =
-        std::find(view.owner_server().begin(), view.owner_server().end(),
-                  server.index()) != view.owner_server().end();
-    if (!owns) continue;
+    if (!editor.OwnsShards(server.index())) continue;
     const auto report = servers_.find(server.index());
-    if (report == servers_.end() || report->second.seen_view < gone_in_)
+    if (report == servers_.end() || report->second.seen_view < seen_view_min)
       return std::nullopt;
     reached = std::max(reached, report->second.clock);
   }
@@ -85,8 +80,9 @@ std::optional<Clock> ClockAgreement::ReachedByTheGone(
 }
 
 ClockAgreement::Limits ClockAgreement::LimitsOf(
-    const std::vector<Worker>& workers, const wire::View& view) const {
-  const std::optional<Clock> reached = ReachedByTheGone(view);
+    const std::vector<Worker>& workers, const ViewEditor& editor) const {
+  const wire::View& view = editor.view();
+  const std::optional<Clock> reached = ReachedByTheGone(editor);
   Limits limits{
       .of = {}, .largest = reached.value_or(0), .all = reached.has_value()};
   for (const Worker& worker : workers) {

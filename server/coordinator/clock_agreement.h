@@ -63,9 +63,6 @@ class ClockAgreement {
   // The worker is no longer a member, as the view of this number is the first
   // to tell.
   void OnGone(Incarnation incarnation, uint64_t view_number);
-  // This server is gone. As the view of that number is the first to tell,
-  // others own its shards.
-  void OnServerGone(int32_t server, uint64_t view_number);
   // How far the shards of this server were when its threads had seen the view
   // of this number (run::ServerStats).
   void OnServer(int32_t server, uint64_t seen_view, Clock reached);
@@ -75,7 +72,7 @@ class ClockAgreement {
 
   // The view has the wish.
   Limits LimitsOf(const std::vector<Worker>& workers,
-                  const wire::View& view) const;
+                  const ViewEditor& editor) const;
 
   // For the next coordinator. How far servers are they say anew.
   void Keep(coordinator::ModesState* state) const;
@@ -89,7 +86,7 @@ class ClockAgreement {
 
   // No shard is beyond this clock because of a worker that has gone. nullopt:
   // that is not known yet.
-  std::optional<Clock> ReachedByTheGone(const wire::View& view) const;
+  std::optional<Clock> ReachedByTheGone(const ViewEditor& editor) const;
 
   std::optional<Wish> wish_;
   std::map<Incarnation, Clock> limits_;  // Promises, to the open agreement.

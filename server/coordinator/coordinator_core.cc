@@ -195,11 +195,11 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   const size_t first = effects->sends.size();
   formation_.GiveUpIfLate(now);
   for (const Incarnation incarnation : members_.Expired(now)) {
-    Member* const member = members_.Find(incarnation);
+    const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
     if (editor_.ended() && inspections_.WaitsFor(incarnation)) {
       // It has nothing to say but what it writes down: OverBy() bounds that.
-      members_.Hear(member, now);
+      members_.Hear(*member, now);
       continue;
     }
     Remove(incarnation,
@@ -273,10 +273,11 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   if (committed != ViewEditor::Committed::kNothing) {
     feed_.OnCommit(committed);
     kept_view_.OnCommit(committed);
-    members_.ForEach(
-        [&](Member* member) { SendView(member->view_sent, member, effects); });
-  } else if (Member* const behind = members_.Find(behind_); behind != nullptr) {
-    SendView(behind->view_known, behind, effects);
+    for (const auto& [incarnation, member] : members_.all())
+      SendView(member.view_sent, member, effects);
+  } else if (const Member* const behind = members_.Find(behind_);
+             behind != nullptr) {
+    SendView(behind->view_known, *behind, effects);
   }
   parts_.AnswerCalls(effects);
   Keep(now, effects);
@@ -316,11 +317,11 @@ bool CoordinatorCore::Over(absl::Time now) const {
                      });
 }
 
-void CoordinatorCore::SendView(uint64_t known, Member* member,
-                               Effects* effects) const {
+void CoordinatorCore::SendView(uint64_t known, const Member& member,
+                               Effects* effects) {
   if (state() == wire::FORMING) return;  // Nothing to see yet.
-  feed_.Send(member->peer, known, effects);
-  member->view_sent = view().number();
+  feed_.Send(member.peer, known, effects);
+  members_.NoteViewSent(member, view().number());
 }
 
 // ---- Members come and go ----------------------------------------------------
@@ -368,23 +369,23 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
                                       " workers have joined; the job runs"));
 }
 
-void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
+void CoordinatorCore::OnLeave(const wire::Leave& leave, const Member& member,
                               absl::Time now, Effects* effects) {
   const std::string failure = Shortened(leave.failure(), kReasonBytesMax);
   if (!failure.empty() && state() == wire::FORMING) {
     wire::JobEnd end =
         JobEndOf(wire::JobEnd::NOT_FORMED,
-                 absl::StrCat(Describe(*member), " failed: ", failure));
-    PutWho(*member, &end);
+                 absl::StrCat(Describe(member), " failed: ", failure));
+    PutWho(member, &end);
     return editor_.End(std::move(end));
   }
   if (!failure.empty()) {
-    accounts_.AddTraceback(member->index(), leave.traceback());
-    return Remove(member->incarnation, absl::StrCat("left: ", failure), now,
+    accounts_.AddTraceback(member.index(), leave.traceback());
+    return Remove(member.incarnation, absl::StrCat("left: ", failure), now,
                   effects);
   }
-  if (!member->worker_role()) {
-    return Remove(member->incarnation, "had no shards and has left", now,
+  if (!member.worker_role()) {
+    return Remove(member.incarnation, "had no shards and has left", now,
                   effects);
   }
   if (leave.has_result()) {
@@ -395,10 +396,10 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
     outcome_.OnResult(result);
   }
   outcome_.NoteWorkers();
-  if (member->done) return;
-  member->done = member->trained = true;
+  if (member.done) return;
+  members_.SetDone(member);
   if (editor_.ended()) return;
-  editor_.PutWorker(WorkerOf(*member));
+  editor_.PutWorker(WorkerOf(member));
   modes_.NoteNews();
 }
 
@@ -460,7 +461,7 @@ void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
 
 std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
   for (const Membership::Knock& knock : members_.RecentKnocks(now)) {
-    if (!RuleOf(view().phase(view().entered()).mode()).over_servers()) {
+    if (WorkersHaveModel(FirstStepOf(view().phase(view().entered())))) {
       return absl::StrCat(
           ", and the model is lost with it, because the workers hold it while "
           "they all-reduce; worker ",
@@ -495,18 +496,17 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   Outgoing out{.to = from, .message = {}};
   wire::HeartbeatReply& reply = *out.message.header.mutable_heartbeat_reply();
   reply.set_incarnation(heartbeat.incarnation());
-  Member* const member = members_.Find(heartbeat.incarnation());
+  const Member* const member = members_.Find(heartbeat.incarnation());
   if (member == nullptr || member->peer != from) {
     reply.set_code(wire::FENCED);
     reply.set_error(members_.WhyRemoved(heartbeat.incarnation()));
     effects->sends.push_back(std::move(out));
     return;
   }
-  members_.Hear(member, now);
-  member->view_known =
-      std::max(member->view_known, message.header.view_number());
+  members_.Hear(*member, now);
+  members_.NoteViewKnown(*member, message.header.view_number());
   if (member->view_known < view().number()) behind_ = member->incarnation;
-  if (member->worker_role()) OnRecords(heartbeat, member, now, effects);
+  if (member->worker_role()) OnRecords(heartbeat, *member, now, effects);
   members_.NoteStats(*member, now);
   reply.set_code(wire::OK);
   reply.set_records_acked(member->records_acked);
@@ -522,14 +522,14 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   if (heartbeat.has_links_tried()) StartIfComplete(now, effects);
   if (heartbeat.stats_case() == wire::Heartbeat::STATS_NOT_SET) return;
   if (member->worker_role() != heartbeat.has_worker())
-    return Refuse("has sent statistics of the other role", member, effects);
+    return Refuse("has sent statistics of the other role", *member, effects);
   if (member->worker_role())
-    return OnWorkerStats(heartbeat.worker(), member, now, effects);
-  OnServerStats(heartbeat.server(), member, now, effects);
+    return OnWorkerStats(heartbeat.worker(), *member, now, effects);
+  OnServerStats(heartbeat.server(), *member, now, effects);
 }
 
 void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
-                                Member* worker, absl::Time now,
+                                const Member& worker, absl::Time now,
                                 Effects* effects) {
   for (run::MetricRecord& record : members_.TakeRecords(heartbeat, worker)) {
     if (record.kind() == run::MetricRecord::EVAL)
@@ -538,52 +538,53 @@ void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
   }
 }
 
-void CoordinatorCore::Refuse(const std::string& why, Member* member,
+void CoordinatorCore::Refuse(const std::string& why, const Member& member,
                              Effects* effects) {
-  if (std::exchange(member->refused, true)) return;
+  if (!members_.NoteRefused(member)) return;
   effects->log.push_back(absl::StrCat(
-      Describe(*member), " ", why,
+      Describe(member), " ", why,
       "; its statistics are not looked at while they are like this"));
 }
 
 void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
-                                    Member* worker, absl::Time now,
+                                    const Member& worker, absl::Time now,
                                     Effects* effects) {
   if (const std::string why = WhyUnfit(stats); !why.empty())
     return Refuse(why, worker, effects);
-  worker->worker = stats;
-  worker->worker.DiscardUnknownFields();
+  run::WorkerStats known = stats;
+  known.DiscardUnknownFields();
   // A job knows no other clocks than these.
-  worker->worker.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
-  worker->trained |= HasTrained(worker->worker.progress(), view());
-  hold_ups_.OnWorkerStats(*worker, now);
-  worker->worker.clear_answers();  // Nobody else asks for them.
-  checkpointer_.OnWorker(*worker);
+  known.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
+  members_.SetStats(worker, known, view());
+  hold_ups_.OnWorkerStats(worker, known, now);
+  checkpointer_.OnWorker(worker);
   if (editor_.running() && members_.AllTrained()) outcome_.OnTrained(now);
   modes_.AskPolicy(now, effects);
   EndStalls(now, effects);  // May remove it.
 }
 
 void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
-                                    Member* server, absl::Time now,
+                                    const Member& server, absl::Time now,
                                     Effects* effects) {
+  // A change of the mode may wait for this, which is no figure.
+  if (editor_.running()) modes_.OnServerStats(server.index(), stats);
   const std::string why =
-      WhyUnfit(stats, server->join.thread_size(), view().owner_server_size());
+      WhyUnfit(stats, server.join.thread_size(), view().owner_server_size());
   if (!why.empty()) return Refuse(why, server, effects);
-  server->server = stats;
-  server->server.DiscardUnknownFields();
+  run::ServerStats known = stats;
+  known.DiscardUnknownFields();
+  members_.SetStats(server, std::move(known));
   if (!editor_.running()) return;
-  hold_ups_.OnServerStats(*server);
+  hold_ups_.OnServerStats(server);
   GradientWatch::News bad = gradients_.OnReport(stats, view());
   std::move(bad.log.begin(), bad.log.end(), std::back_inserter(effects->log));
   if (bad.end.has_value()) editor_.End(*std::move(bad.end));
   // Moves wait for copies.
-  if (copies_.OnServerStats(*server)) placement_.NoteNews();
+  if (copies_.OnServerStats(server)) placement_.NoteNews();
   const Placement::Arrivals arrivals =
-      placement_.OnServerStats(*server, outcome_.Seconds(now), now, effects);
+      placement_.OnServerStats(server, outcome_.Seconds(now), now, effects);
   if (arrivals.any) modes_.NoteNews();
   if (!arrivals.lost.empty()) checkpointer_.OnServerLost(arrivals.lost);
-  modes_.OnServerStats(*server);
 }
 
 // ---- Calls ------------------------------------------------------------------
@@ -591,9 +592,9 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
 void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
                              absl::Time now, Effects* effects) {
   const wire::Call& call = message.header.call();
-  Member* member = members_.Find(call.incarnation());
+  const Member* member = members_.Find(call.incarnation());
   if (member != nullptr && member->peer != from) member = nullptr;
-  if (member != nullptr) members_.Hear(member, now);
+  if (member != nullptr) members_.Hear(*member, now);
   if (UserCalls::Takes(call)) {
     if (call.has_drain()) copies_.NoteServers();
     return user_calls_.OnCall(from, call, now, effects);
@@ -628,7 +629,7 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     reply.set_code(wire::FENCED);
     reply.set_error(members_.WhyRemoved(call.incarnation()));
   } else {
-    return OnMemberCall(member, message, now, effects);
+    return OnMemberCall(*member, message, now, effects);
   }
   effects->sends.push_back(std::move(out));
 }
@@ -639,38 +640,38 @@ void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member) {
   outcome_.OnStop(stop, member);
 }
 
-void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
+void CoordinatorCore::OnMemberCall(const Member& member, const Message& message,
                                    absl::Time now, Effects* effects) {
   const wire::Call& call = message.header.call();
   const auto answer = [&](wire::Code code, const std::string& error = "") {
     effects->sends.push_back(
-        AnswerTo(member->peer, call.call_id(), code, error));
+        AnswerTo(member.peer, call.call_id(), code, error));
   };
   if (call.has_cut_part()) {
-    checkpointer_.OnPart(*member, call.cut_part(), members_.AwakeTime(now));
+    checkpointer_.OnPart(member, call.cut_part(), members_.AwakeTime(now));
     return answer(wire::OK);
   }
   if (call.has_inspected()) {
     const wire::Stacks* const stacks = inspections_.OnInspected(
-        *member, message, outcome_.Seconds(now), now, effects);
+        member, message, outcome_.Seconds(now), now, effects);
     if (stacks != nullptr)
-      hold_ups_.OnPlace(member->incarnation, stacks->where());
+      hold_ups_.OnPlace(member.incarnation, stacks->where());
     return;
   }
-  if (!member->worker_role() && !call.has_leave()) {
+  if (!member.worker_role() && !call.has_leave()) {
     return answer(wire::REJECTED,
-                  absl::StrCat(Describe(*member),
+                  absl::StrCat(Describe(member),
                                " is a server; all it may say is that it "
                                "leaves, what it has of a checkpoint, and what "
                                "it was asked about itself"));
   }
   if (CollectiveCalls::Takes(call))
-    return collectives_.OnCall(*member, message, effects);
-  if (ExampleGrants::Takes(call)) return grants_.OnCall(*member, call, effects);
+    return collectives_.OnCall(member, message, effects);
+  if (ExampleGrants::Takes(call)) return grants_.OnCall(member, call, effects);
   switch (call.kind_case()) {
     case wire::Call::kLeave:
-      if (call.leave().failure().empty() && !member->worker_role()) {
-        if (const std::string why = placement_.WhyMustStay(*member);
+      if (call.leave().failure().empty() && !member.worker_role()) {
+        if (const std::string why = placement_.WhyMustStay(member);
             !why.empty()) {
           return answer(wire::REJECTED, why);
         }
@@ -682,7 +683,7 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
     case wire::Call::kEntered:
     case wire::Call::kRegroup:
       answer(wire::OK);
-      return modes_.OnCall(*member, call, effects);
+      return modes_.OnCall(member, call, effects);
     default:
       return answer(
           wire::REJECTED,

@@ -226,21 +226,21 @@ class CoordinatorCore {
               Effects* effects);
   void OnHeartbeat(const PeerId& from, const Message& message, absl::Time now,
                    Effects* effects);
-  void OnRecords(const wire::Heartbeat& heartbeat, Member* worker,
+  void OnRecords(const wire::Heartbeat& heartbeat, const Member& worker,
                  absl::Time now, Effects* effects);
-  void OnWorkerStats(const run::WorkerStats& stats, Member* worker,
+  void OnWorkerStats(const run::WorkerStats& stats, const Member& worker,
                      absl::Time now, Effects* effects);
-  void OnServerStats(const run::ServerStats& stats, Member* server,
+  void OnServerStats(const run::ServerStats& stats, const Member& server,
                      absl::Time now, Effects* effects);
   // What the member says cannot be; it stays a member.
-  static void Refuse(const std::string& why, Member* member, Effects* effects);
+  void Refuse(const std::string& why, const Member& member, Effects* effects);
   void OnCall(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);
   // The answer is OK.
   void OnStop(const wire::Stop& stop, const Member* member);
-  void OnMemberCall(Member* member, const Message& message, absl::Time now,
-                    Effects* effects);
-  void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
+  void OnMemberCall(const Member& member, const Message& message,
+                    absl::Time now, Effects* effects);
+  void OnLeave(const wire::Leave& leave, const Member& member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
   // When every living member had time to hear that the job has ended, in awake
@@ -264,7 +264,7 @@ class CoordinatorCore {
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
-  void SendView(uint64_t known, Member* member, Effects* effects) const;
+  void SendView(uint64_t known, const Member& member, Effects* effects);
 
   const Options options_;
   ViewEditor editor_;

@@ -8,6 +8,7 @@
 #include "common/some_names.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "common/view/shard_map.h"
 #include "server/coordinator/job_end.h"
 #include "server/coordinator/milliseconds.h"
 #include "server/coordinator/resume.h"
@@ -175,9 +176,8 @@ void Formation::GoOnFromCheckpoint(const std::string& data,
   Clock smallest = end;
   Clock largest = 0;
   for (const auto& [rank, clock] : BeginningsOf(manifest, view)) {
-    Member* const worker = members_->FindWorker(rank);
-    worker->begins_at = clock;
-    worker->worker.set_clock(clock);
+    const Member* const worker = members_->FindWorker(rank);
+    members_->SetBeginsAt(*worker, clock);
     editor_->PutWorker(WorkerOf(*worker));
     smallest = std::min(smallest, clock);
     largest = std::max(largest, clock);

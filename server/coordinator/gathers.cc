@@ -212,7 +212,7 @@ void Gathers::EnterBeforeStart(const PeerId& from, const wire::Call& call,
        {.from = caller, .incarnation = 0, .payload = payload}, effects);
 }
 
-void Gathers::Start(const std::map<int32_t, Member*>& workers,
+void Gathers::Start(const std::map<int32_t, const Member*>& workers,
                     CoordinatorEffects* effects) {
   started_ = true;
   news_ = true;

@@ -61,7 +61,7 @@ class Gathers {
   void OnGoesOn(const Member& worker, const wire::Call& call,
                 CoordinatorEffects* effects);
   // The job runs, with these workers. Nobody comes to place 0 any more.
-  void Start(const std::map<int32_t, Member*>& workers,
+  void Start(const std::map<int32_t, const Member*>& workers,
              CoordinatorEffects* effects);
   // Answers the gathers that are complete. Call it after the calls above, and
   // when a worker is gone.

@@ -17,13 +17,13 @@ HoldUps::HoldUps(const StallWatch::Options& options, const ViewEditor* editor)
       stalls_(options),
       stragglers_(StragglerWatch::Options()) {}
 
-void HoldUps::OnWorkerStats(const Member& worker, absl::Time now) {
-  stalls_.OnReport(worker.incarnation, worker.worker.progress(), worker.trained,
-                   now);
+void HoldUps::OnWorkerStats(const Member& worker, const run::WorkerStats& stats,
+                            absl::Time now) {
+  stalls_.OnReport(worker.incarnation, stats.progress(), worker.trained, now);
   if (worker.trained) {
     stragglers_.OnTrained(worker.incarnation);
   } else {
-    stragglers_.OnReport(worker.incarnation, worker.worker);
+    stragglers_.OnReport(worker.incarnation, stats);
   }
 }
 

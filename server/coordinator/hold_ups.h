@@ -32,7 +32,8 @@ class HoldUps : public CoordinatorPart {
   // At the beginning of each event, as of StallWatch::OnTime().
   void OnTime(absl::Time now) { stalls_.OnTime(now); }
   // The member has said how it gets on, and what it says can be.
-  void OnWorkerStats(const Member& worker, absl::Time now);
+  void OnWorkerStats(const Member& worker, const run::WorkerStats& stats,
+                     absl::Time now);
   void OnServerStats(const Member& server);
   void OnGone(const GoneMember& gone, CoordinatorEffects*) override {
     stalls_.OnGone(gone.member.incarnation);

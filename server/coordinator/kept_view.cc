@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "common/sync/phases.h"
 #include "common/view/shard_map.h"
 
 namespace slackline {
@@ -28,43 +27,17 @@ void KeptView::Keep(absl::Time, KeptState* kept) {
   next_is_whole_ = false;
 }
 
-int KeptView::TellMembers() const {
-  int listed = 0;
-  for (const wire::ServerMember& server : editor_->view().server()) {
-    Member* const member = members_->FindServer(server.index());
-    if (member == nullptr || member->incarnation != server.incarnation() ||
-        member->join.thread_size() != server.thread_size()) {
-      continue;
-    }
-    member->draining = server.draining();
-    ++listed;
-  }
-  for (const wire::WorkerMember& worker : editor_->view().worker()) {
-    Member* const member = members_->FindWorker(worker.rank());
-    if (member == nullptr || member->incarnation != worker.incarnation())
-      continue;
-    member->done = worker.done();
-    member->trained =
-        worker.done() || HasTrained(member->worker.progress(), editor_->view());
-    member->founder = worker.founder();
-    member->begins_at = worker.begins_at();
-    ++listed;
-  }
-  return listed;
-}
-
 absl::Status KeptView::Load(const StateReader& reader, const Moment&,
                             CoordinatorEffects*) {
   next_is_whole_ = true;
   if (!reader.Has("view")) {  // The job forms.
-    members_->ForEach([&](Member* member) {
-      member->founder = true;
-      if (member->worker_role()) {
-        editor_->PutWorker(WorkerOf(*member));
+    for (const auto& [incarnation, member] : members_->all()) {
+      if (member.worker_role()) {
+        editor_->PutWorker(WorkerOf(member));
       } else {
-        editor_->PutServer(ServerOf(*member));
+        editor_->PutServer(ServerOf(member));
       }
-    });
+    }
     return absl::OkStatus();
   }
   wire::View whole;
@@ -86,7 +59,7 @@ absl::Status KeptView::Load(const StateReader& reader, const Moment&,
        (loaded.entered() < 0 || loaded.entered() >= loaded.phase_size()))) {
     return reader.Broken("view", "it is none of a job that has begun");
   }
-  const int listed = TellMembers();
+  const int listed = members_->FollowView(loaded);
   // The last view still lists those who have left since the job ended.
   const bool all_listed = listed == static_cast<int>(members_->all().size());
   const bool all_kept = listed == loaded.server_size() + loaded.worker_size();

@@ -30,9 +30,6 @@ class KeptView : public CoordinatorPart {
                     CoordinatorEffects* effects) override;
 
  private:
-  // What the view says of members. Returns how many of these there are.
-  int TellMembers() const;
-
   Membership* const members_;
   ViewEditor* const editor_;
   size_t changes_bytes_ = 0;  // Of those that come after the kept view.

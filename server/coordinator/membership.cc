@@ -10,6 +10,7 @@
 #include "common/config/config_difference.h"
 #include "common/shortened.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 #include "server/coordinator/join_check.h"
 #include "server/coordinator/lease_book.h"
 #include "server/coordinator/milliseconds.h"
@@ -121,10 +122,11 @@ void Membership::Run(absl::Time now) {
   }
 }
 
-void Membership::Hear(Member* member, absl::Time now) const {
-  member->heard = now;
-  member->heard_awake = awake_.At(now);
-  member->graces = 0;
+void Membership::Hear(const Member& of, absl::Time now) {
+  Member& member = At(of);
+  member.heard = now;
+  member.heard_awake = awake_.At(now);
+  member.graces = 0;
 }
 
 std::vector<Incarnation> Membership::Expired(absl::Time now) {
@@ -147,24 +149,88 @@ std::vector<Incarnation> Membership::Expired(absl::Time now) {
 
 // ---- Members ----------------------------------------------------------------
 
-Member* Membership::Find(Incarnation incarnation) {
-  const auto found = members_.find(incarnation);
-  return found == members_.end() ? nullptr : &found->second;
-}
-
 const Member* Membership::Find(Incarnation incarnation) const {
   const auto found = members_.find(incarnation);
   return found == members_.end() ? nullptr : &found->second;
 }
 
-Member* Membership::FindServer(int32_t index) {
+const Member* Membership::FindServer(int32_t index) const {
   const auto found = servers_.find(index);
   return found == servers_.end() ? nullptr : found->second;
 }
 
-Member* Membership::FindWorker(int32_t rank) {
+const Member* Membership::FindWorker(int32_t rank) const {
   const auto found = workers_.find(rank);
   return found == workers_.end() ? nullptr : found->second;
+}
+
+void Membership::NoteViewKnown(const Member& member, uint64_t number) {
+  uint64_t& known = At(member).view_known;
+  known = std::max(known, number);
+}
+
+void Membership::NoteViewSent(const Member& member, uint64_t number) {
+  At(member).view_sent = number;
+}
+
+void Membership::SetStats(const Member& worker, const run::WorkerStats& stats,
+                          const wire::View& view) {
+  Member& member = At(worker);
+  member.worker = stats;
+  member.worker.clear_answers();  // Who looks for slow servers has them.
+  member.trained |= HasTrained(member.worker.progress(), view);
+}
+
+void Membership::SetStats(const Member& server, run::ServerStats stats) {
+  At(server).server = std::move(stats);
+}
+
+bool Membership::NoteRefused(const Member& member) {
+  return !std::exchange(At(member).refused, true);
+}
+
+void Membership::SetDone(const Member& worker) {
+  Member& member = At(worker);
+  member.done = member.trained = true;
+}
+
+void Membership::SetDraining(const Member& server, bool draining) {
+  At(server).draining = draining;
+}
+
+void Membership::SetBeginsAt(const Member& worker, Clock clock) {
+  Member& member = At(worker);
+  member.begins_at = clock;
+  member.worker.set_clock(clock);
+}
+
+int Membership::FollowView(const wire::View& view) {
+  int listed = 0;
+  for (const wire::ServerMember& server : view.server()) {
+    const auto found = members_.find(server.incarnation());
+    if (found == members_.end() || found->second.worker_role() ||
+        found->second.index() != server.index() ||
+        found->second.join.thread_size() != server.thread_size()) {
+      continue;
+    }
+    found->second.draining = server.draining();
+    ++listed;
+  }
+  for (const wire::WorkerMember& worker : view.worker()) {
+    const auto found = members_.find(worker.incarnation());
+    if (found == members_.end() || !found->second.worker_role() ||
+        found->second.index() != worker.rank()) {
+      continue;
+    }
+    Member& member = found->second;
+    member.done = worker.done();
+    member.trained =
+        worker.done() || HasTrained(member.worker.progress(), view);
+    member.founder = worker.founder();
+    member.begins_at = worker.begins_at();
+    ++listed;
+  }
+  return listed;
 }
 
 Member Membership::Remove(Incarnation incarnation, bool running) {
@@ -500,12 +566,12 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
     answer.reply.set_obstacle(obstacle);
     return answer;
   };
-  Member* const present = is_worker ? FindWorker(join.index())
-                          : join.role() == wire::JoinRequest::SERVER
-                              ? FindServer(join.index())
-                              : nullptr;
+  const Member* const present = is_worker ? FindWorker(join.index())
+                                : join.role() == wire::JoinRequest::SERVER
+                                    ? FindServer(join.index())
+                                    : nullptr;
   if (present != nullptr && present->join.token() == join.token()) {
-    Hear(present, now);  // It asks again because our reply was lost.
+    Hear(*present, now);  // It asks again because our reply was lost.
     answer.reply.set_incarnation(present->incarnation);
     answer.repeated = present;
     name_checkpoint(*present);
@@ -578,7 +644,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   member.join = std::move(complete);
   member.incarnation = incarnation;
   member.founder = view.state() == wire::FORMING;
-  Hear(&member, now);
+  Hear(member, now);
   next_expiry_ = std::min(next_expiry_, member.heard_awake + options_.lease);
   if (is_worker) {
     knocks_.erase(join.index());
@@ -595,19 +661,20 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
 }
 
 std::vector<run::MetricRecord> Membership::TakeRecords(
-    const wire::Heartbeat& heartbeat, Member* worker) {
+    const wire::Heartbeat& heartbeat, const Member& of) {
+  Member& worker = At(of);
   std::vector<run::MetricRecord> records;
   const int count = std::min(heartbeat.record_size(), kRecordsMax);
   for (int i = 0; i < count; ++i) {
-    if (heartbeat.first_record() + i != worker->records_acked) continue;
-    ++worker->records_acked;
-    changed_.insert(worker->incarnation);
+    if (heartbeat.first_record() + i != worker.records_acked) continue;
+    ++worker.records_acked;
+    changed_.insert(worker.incarnation);
     run::MetricRecord record = heartbeat.record(i);
     if (record.kind() != run::MetricRecord::TRAIN &&
         record.kind() != run::MetricRecord::EVAL) {
       continue;  // Of no version that we know.
     }
-    record.set_rank(worker->index());
+    record.set_rank(worker.index());
     record.set_model_sha256(
         Shortened(record.model_sha256(), kModelHashBytesMax));
     record.DiscardUnknownFields();
@@ -650,18 +717,19 @@ void Membership::PutStatus(const StatusQuestion& question,
 void Membership::Keep(absl::Time now, KeptState* kept) {
   for (const Incarnation incarnation : std::exchange(changed_, {})) {
     const std::string key = NumberedKey("member", incarnation);
-    Member* const member = Find(incarnation);
-    if (member == nullptr) {
+    const auto found = members_.find(incarnation);
+    if (found == members_.end()) {
       kept->Remove(key);
       continue;
     }
-    member->kept_at = now;
+    Member& member = found->second;
+    member.kept_at = now;
     coordinator::MemberState state;
-    *state.mutable_peer() = PeerState(member->peer);
-    *state.mutable_join() = member->join;
-    state.set_records_acked(member->records_acked);
-    *state.mutable_worker() = member->worker;
-    *state.mutable_server() = member->server;
+    *state.mutable_peer() = PeerState(member.peer);
+    *state.mutable_join() = member.join;
+    state.set_records_acked(member.records_acked);
+    *state.mutable_worker() = member.worker;
+    *state.mutable_server() = member.server;
     kept->Put(key, state);
   }
   if (!std::exchange(news_, false)) return;
@@ -698,6 +766,7 @@ absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
     if (!unfit.empty())
       return reader.Broken("model", absl::StrCat("its worker", unfit));
   }
+  const bool forms = !reader.Has("view");  // Else the view says it.
   return reader.ReadAll<coordinator::MemberState>(
       "member", [&](uint64_t incarnation, const auto& kept) -> absl::Status {
         Member& member = members_[incarnation];
@@ -708,7 +777,8 @@ absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
         member.worker = kept.worker();
         member.server = kept.server();
         member.kept_at = moment.now;
-        Hear(&member, moment.now);
+        member.founder = forms;
+        Hear(member, moment.now);
         // Whose place this process has come to take looks for nobody.
         const bool is_host = !member.worker_role() &&
                              member.index() == options_.host_server &&

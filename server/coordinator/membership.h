@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
@@ -30,6 +29,7 @@
 
 namespace slackline {
 
+// What Membership, which alone writes it, has of a member.
 struct Member {
   PeerId peer;
   wire::JoinRequest join;
@@ -115,9 +115,10 @@ class Membership : public CoordinatorPart {
 
   struct JoinAnswer {
     wire::JoinReply reply;
-    Member* joined = nullptr;    // A new member.
-    bool replaces = false;       // A server of the index of one that is gone.
-    Member* repeated = nullptr;  // It has joined before: the reply was lost.
+    const Member* joined = nullptr;  // A new member.
+    bool replaces = false;  // A server of the index of one that is gone.
+    // It has joined before: the reply was lost.
+    const Member* repeated = nullptr;
     // A sentence, once: a process of the config cannot take its place.
     std::string refused;
   };
@@ -143,12 +144,34 @@ class Membership : public CoordinatorPart {
   // There is no server in this process any more.
   void AwaitNoHost() { host_came_ = true; }
 
-  void Hear(Member* member, absl::Time now) const;
   // nullptr if there is none.
-  Member* Find(Incarnation incarnation);
   const Member* Find(Incarnation incarnation) const;
-  Member* FindServer(int32_t index);
-  Member* FindWorker(int32_t rank);
+  const Member* FindServer(int32_t index) const;
+  const Member* FindWorker(int32_t rank) const;
+
+  // ---- What others say of a member, which is there.
+
+  void Hear(const Member& member, absl::Time now);
+  // It says that it has seen this view.
+  void NoteViewKnown(const Member& member, uint64_t number);
+  void NoteViewSent(const Member& member, uint64_t number);
+  // What it says of itself, bounded (stats_check.h); of a worker without the
+  // servers' answers. `view` says when a worker has trained.
+  void SetStats(const Member& worker, const run::WorkerStats& stats,
+                const wire::View& view);
+  void SetStats(const Member& server, run::ServerStats stats);
+  // Something that it says cannot be. True: for the first time.
+  bool NoteRefused(const Member& member);
+  // The worker has left its work finished.
+  void SetDone(const Member& worker);
+  void SetDraining(const Member& server, bool draining);
+  // The worker, a founder, begins at this clock.
+  void SetBeginsAt(const Member& worker, Clock clock);
+  // What the view, of a job that has begun and goes on with another
+  // coordinator, says of members. Returns how many of these there are.
+  int FollowView(const wire::View& view);
+
+  // ---- Members go
   // The member goes, and its token is remembered. It is there. `running`: the
   // job has begun.
   Member Remove(Incarnation incarnation, bool running);
@@ -163,17 +186,14 @@ class Membership : public CoordinatorPart {
     return awake_.At(now) - member.heard_awake;
   }
 
-  const std::map<Incarnation, Member>& all() const { return members_; }
   // Oldest first.
-  void ForEach(absl::FunctionRef<void(Member*)> visit) {
-    for (auto& [incarnation, member] : members_) visit(&member);
-  }
+  const std::map<Incarnation, Member>& all() const { return members_; }
   // The join of the first worker, with the tables, which the members' lack.
   // There has been a worker.
   const wire::JoinRequest& model() const { return *model_; }
   // By index, and by rank.
-  const std::map<int32_t, Member*>& servers() const { return servers_; }
-  const std::map<int32_t, Member*>& workers() const { return workers_; }
+  const std::map<int32_t, const Member*>& servers() const { return servers_; }
+  const std::map<int32_t, const Member*>& workers() const { return workers_; }
   // All workers that there are have done their last step.
   bool AllTrained() const;
   // Members of the config that are not there.
@@ -202,7 +222,7 @@ class Membership : public CoordinatorPart {
   // what cannot be; from now on they are acknowledged. What is beyond a bound
   // comes again.
   std::vector<run::MetricRecord> TakeRecords(const wire::Heartbeat& heartbeat,
-                                             Member* worker);
+                                             const Member& worker);
   // The member has said something of its state, which is kept now and then.
   void NoteStats(const Member& member, absl::Time now) {
     if (now - member.kept_at >= kStatsKeptEvery)
@@ -216,6 +236,7 @@ class Membership : public CoordinatorPart {
   size_t past_tokens() const { return past_tokens_.size(); }
 
  private:
+  Member& At(const Member& member) { return members_.at(member.incarnation); }
   JoinAnswer Answer(const PeerId& from, const wire::JoinRequest& join,
                     const wire::View& view, const std::string& why_no_worker,
                     absl::Time now);
@@ -242,7 +263,7 @@ class Membership : public CoordinatorPart {
   Incarnation next_incarnation_ = 1;
   int32_t next_server_ = 0;
   std::map<Incarnation, Member> members_;
-  std::map<int32_t, Member*> servers_, workers_;  // Into members_.
+  std::map<int32_t, const Member*> servers_, workers_;  // Into members_.
   // Of members that are gone: the last ones, oldest first. A process whose
   // token is forgotten and that knocks again is a new one, and gets a new
   // incarnation.

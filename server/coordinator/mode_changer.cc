@@ -32,12 +32,13 @@ Clock EndOfPhase(const wire::View& view, int index) {
              : EndOf(view);
 }
 
-// A phase by all-reduce, or the job in one, ends at this clock.
-bool AllReduceEndsAt(const wire::View& view, Clock clock) {
+// A phase in which the workers have the model, or the job in one, ends at this
+// clock.
+bool WorkersGiveModelAt(const wire::View& view, Clock clock) {
   for (int i = 0; i < view.phase_size(); ++i) {
     const Clock end = EndOfPhase(view, i);
-    const bool over_servers = RuleOf(view.phase(i).mode()).over_servers();
-    if (!over_servers && end == clock) return true;
+    if (WorkersHaveModel(FirstStepOf(view.phase(i))) && end == clock)
+      return true;
   }
   return false;
 }
@@ -83,7 +84,8 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
                          ? static_cast<const google::protobuf::Message&>(sync_)
                          : sync_.phase(0));
   const bool from_worker = BeginsWithWorker(editor->view()) &&
-                           !sync_.has_auto_() && RuleOf(first).over_servers();
+                           !sync_.has_auto_() &&
+                           !WorkersHaveModel(RuleOf(first).StepOf(from));
   if (from_worker) {  // One step brings them to the others and the servers.
     add(allreduce);
     from = 1;
@@ -203,7 +205,7 @@ std::string ModeChanger::DroppedText(const wire::View& view) const {
 
 void ModeChanger::OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
                            const wire::View& view) {
-  if (!AllReduceEndsAt(view, arrive.clock())) return;
+  if (!WorkersGiveModelAt(view, arrive.clock())) return;
   Clock& known =
       arrived_.try_emplace(incarnation, arrive.clock()).first->second;
   known = std::max(known, arrive.clock());
@@ -305,7 +307,7 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
   const wire::View& view = editor->view();
   if (!view.has_change()) return false;
-  const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, view);
+  const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, *editor);
   std::string dropped;
   if (agreement_.wish()->to.has_cutting()) {
     if (!limits.all || workers.empty()) return false;
@@ -364,7 +366,7 @@ std::optional<wire::Cut> ModeChanger::CutOf(
   // Gradients that wait for each other make one update, so all of a clock are
   // before the cut or none of them; and one phase has all of the limits.
   const bool each_for_itself =
-      rule.over_servers() && !rule.holds_gradients() &&
+      !IsDoneTogether(FirstStepOf(phase)) && !rule.holds_gradients() &&
       limits.largest <= (end == EndOf(view) ? end : end - 1) &&
       std::all_of(limits.of.begin(), limits.of.end(),
                   [&](Clock limit) { return limit >= phase.from(); });
@@ -383,7 +385,7 @@ std::optional<wire::Cut> ModeChanger::CutOf(
   const Clock clock = ClockOf(limits, view);
   if (clock >= EndOf(view)) return std::nullopt;
   cut.set_clock(clock);
-  cut.set_by_worker(!RuleAt(view, clock - 1).over_servers());
+  cut.set_by_worker(WorkersHaveModel(StepAt(view, clock - 1)));
   return cut;
 }
 
@@ -485,7 +487,7 @@ run::ModeRecord ModeChanger::RecordOf(int phase, double seconds,
 absl::Status ModeChanger::MayMove(const wire::View& view,
                                   const std::vector<Worker>& workers) const {
   const int entered = view.entered();
-  if (!RuleOf(view.phase(entered).mode()).over_servers()) {
+  if (WorkersHaveModel(FirstStepOf(view.phase(entered)))) {
     return absl::FailedPreconditionError(
         "the workers hold the model while they all-reduce; shards can move "
         "once the mode has changed");
@@ -507,7 +509,7 @@ absl::Status ModeChanger::MayMove(const wire::View& view,
 
 std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
   for (int i = view.entered(); i < view.phase_size(); ++i) {
-    if (RuleOf(view.phase(i).mode()).over_servers()) continue;
+    if (!WorkersHaveModel(FirstStepOf(view.phase(i)))) continue;
     const Clock end = EndOfPhase(view, i);
     if (end == EndOf(view))
       return view.arrived() < end ? "" : "the job is about to end";

@@ -106,9 +106,6 @@ class ModeChanger {
   // to tell.
   void OnGone(const Worker& worker, uint64_t view_number);
   // As in ClockAgreement.
-  void OnServerGone(int32_t server, uint64_t view_number) {
-    agreement_.OnServerGone(server, view_number);
-  }
   void OnServer(int32_t server, uint64_t seen_view, Clock reached) {
     agreement_.OnServer(server, seen_view, reached);
   }

@@ -30,7 +30,7 @@ wire::Entered Bounded(wire::Entered entered) {
 
 }  // namespace
 
-ModeControl::ModeControl(const Options& options, Membership* members,
+ModeControl::ModeControl(const Options& options, const Membership* members,
                          ViewEditor* editor)
     : options_(options),
       members_(members),
@@ -58,8 +58,7 @@ void ModeControl::OnGone(const GoneMember& gone, CoordinatorEffects*) {
   if (!editor_->running()) return;
   const Member& member = gone.member;
   news_ = true;
-  if (!member.worker_role())
-    return changer_.OnServerGone(member.index(), editor_->next_number());
+  if (!member.worker_role()) return;
   changer_.OnGone({.rank = member.index(),
                    .incarnation = member.incarnation,
                    .clock = member.worker.clock(),
@@ -67,9 +66,11 @@ void ModeControl::OnGone(const GoneMember& gone, CoordinatorEffects*) {
                   editor_->next_number());
 }
 
-void ModeControl::OnServerStats(const Member& server) {
-  changer_.OnServer(server.index(), server.server.seen_view(),
-                    server.server.reached_clock());
+void ModeControl::OnServerStats(int32_t server, const run::ServerStats& stats) {
+  // A job knows no other clocks than these.
+  changer_.OnServer(
+      server, stats.seen_view(),
+      std::clamp<Clock>(stats.reached_clock(), 0, EndOf(editor_->view())));
   if (editor_->view().has_change()) news_ = true;
 }
 
@@ -121,7 +122,8 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
         "--delays");
   }
   if (options_.servers_look_at_gradients &&
-      (set_mode.has_by_policy() || !RuleOf(set_mode.mode()).over_servers())) {
+      (set_mode.has_by_policy() ||
+       !PushesGradients(RuleOf(set_mode.mode()).StepOf(0)))) {
     return absl::FailedPreconditionError(
         "train.gradient_bound is of gradients that servers apply, and cannot "
         "hold by all-reduce, which the policy may choose, too; use a mode over "

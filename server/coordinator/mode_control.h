@@ -34,7 +34,8 @@ class ModeControl : public CoordinatorPart {
     absl::Duration heartbeat = absl::Seconds(1);
   };
   // `members` and `editor` outlive it.
-  ModeControl(const Options& options, Membership* members, ViewEditor* editor);
+  ModeControl(const Options& options, const Membership* members,
+              ViewEditor* editor);
 
   // The job begins to run: the view has its length.
   void Start(CoordinatorEffects* effects);
@@ -59,7 +60,8 @@ class ModeControl : public CoordinatorPart {
   // Why the cut that was wanted will not be; empty: that has not happened.
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
-  void OnServerStats(const Member& server);
+  // How far the shards of this server are, whatever else it says of itself.
+  void OnServerStats(int32_t server, const run::ServerStats& stats);
   // Others own the shards of a server from the next view on, if it had any.
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A worker is gone or done, or moves are done.
@@ -98,7 +100,7 @@ class ModeControl : public CoordinatorPart {
                      CoordinatorEffects* effects);
 
   const Options options_;
-  Membership* const members_;
+  const Membership* const members_;
   ViewEditor* const editor_;
   ModeChanger changer_;
   std::optional<ModePolicy> policy_;  // While it chooses the mode.

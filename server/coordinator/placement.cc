@@ -34,9 +34,9 @@ void Placement::Start(const std::vector<wire::Table>& tables,
 }
 
 void Placement::KeepHost(CoordinatorEffects* effects) {
-  Member* const host = members_->FindServer(host_server_);
+  const Member* const host = members_->FindServer(host_server_);
   if (host == nullptr || !host->draining || editor_->ended()) return;
-  host->draining = false;
+  members_->SetDraining(*host, false);
   editor_->PutServer(ServerOf(*host));
   effects->log.push_back(absl::StrCat(
       Describe(*host),
@@ -120,7 +120,7 @@ absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,
   SL_CHECK(view.ok(), view.status().ToString());  // We made it.
   absl::StatusOr<run::Plan> plan;
   bool adopt = true;
-  Member* drained = nullptr;
+  const Member* drained = nullptr;
   if (call.has_rebalance()) {
     if (!rebalancer_.idle()) {
       return absl::UnavailableError(
@@ -158,10 +158,11 @@ absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,
                       return !entry.second->draining && entry.second != drained;
                     });
     if (!others) return refuse("no other server is left to take the shards");
-    const bool before = std::exchange(drained->draining, true);
-    plan =
-        rebalancer_.Plan(**view, Servers(), Rebalancer::Aim::kDrainOnly, now);
-    if (!plan.ok()) drained->draining = before;
+    std::vector<Rebalancer::Server> servers = Servers();
+    for (Rebalancer::Server& server : servers)
+      server.draining |= server.index == index;
+    plan = rebalancer_.Plan(**view, servers, Rebalancer::Aim::kDrainOnly, now);
+    if (plan.ok()) members_->SetDraining(*drained, true);
   }
   if (!plan.ok() || !adopt) return plan;
   effects->log.push_back(absl::StrCat(

@@ -139,7 +139,7 @@ std::map<int32_t, Clock> BeginningsOf(const checkpoint::Manifest& manifest,
   }
   // By all-reduce they have one clock, and where a phase begins they meet.
   const int phase = PhaseIndexAt(view, smallest);
-  const bool may_differ = RuleAt(view, smallest).over_servers() &&
+  const bool may_differ = !IsDoneTogether(StepAt(view, smallest)) &&
                           PhaseIndexAt(view, largest) == phase;
   return may_differ ? own : beginnings;
 }

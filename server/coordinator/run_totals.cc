@@ -102,15 +102,13 @@ run::Refusals RunTotals::Refused(
   return sums;
 }
 
-int64_t RunTotals::Put(const std::vector<Worker>& workers,
-                       const std::vector<const run::ServerStats*>& servers,
-                       run::Summary* summary) const {
-  int64_t examples = examples_;
+void RunTotals::Put(const std::vector<Worker>& workers,
+                    const std::vector<const run::ServerStats*>& servers,
+                    run::Summary* summary) const {
   run::Summary sums = workers_;
   std::map<int32_t, run::WorkerSummary> last = last_;
   std::map<int32_t, uint64_t> nonfinite = nonfinite_;
   for (const Worker& worker : workers) {
-    examples += worker.stats->examples();
     Add(worker.rank, *worker.stats, &sums, &last, &nonfinite);
   }
   run::ServerStats server_sums = servers_;
@@ -143,7 +141,6 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
     traceback.set_rank(rank);
     traceback.set_text(text);
   }
-  return examples;
 }
 
 }  // namespace slackline

@@ -40,10 +40,10 @@ class RunTotals {
   // Of the workers that are gone.
   int64_t examples_of_gone() const { return examples_; }
   // Sets what follows from the statistics of those who are gone and of those
-  // who are there, and from the sentences. Returns the examples of all.
-  int64_t Put(const std::vector<Worker>& workers,
-              const std::vector<const run::ServerStats*>& servers,
-              run::Summary* summary) const;
+  // who are there, and from the sentences.
+  void Put(const std::vector<Worker>& workers,
+           const std::vector<const run::ServerStats*>& servers,
+           run::Summary* summary) const;
 
   // Whom servers have refused: those that are gone, and these.
   run::Refusals Refused(

@@ -173,8 +173,8 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
     // all have entered.
     const Clock clock =
         std::max<Clock>(worker.clock, view.phase(view.entered()).from());
-    const ModeRule& rule = RuleAt(view, clock);
-    worker.needs_all = !rule.over_servers() || rule.follows_given_delays();
+    worker.needs_all = IsDoneTogether(StepAt(view, clock)) ||
+                       RuleAt(view, clock).follows_given_delays();
     all_trained = all_trained && (member.done() || worker.trained);
     workers.push_back(std::move(worker));
   }

@@ -24,7 +24,8 @@ void CountDown(int32_t key, std::map<int32_t, int32_t>* counts) {
 
 }  // namespace
 
-ViewEditor::ViewEditor(wire::View view) : view_(std::move(view)) {
+ViewEditor::ViewEditor(wire::View view)
+    : view_(std::move(view)), owners_since_(view_.number()) {
   for (const int32_t server : view_.owner_server()) ++owned_[server];
   for (const wire::Follower& follower : view_.follower())
     ++followed_[follower.server()];
@@ -116,12 +117,14 @@ void ViewEditor::PlaceTables(absl::Span<const wire::Table> tables,
   SetFollowers({});
   owned_.clear();
   for (const int32_t server : view_.owner_server()) ++owned_[server];
+  owners_since_ = next_number();
   edited_ = whole_ = true;
 }
 
 void ViewEditor::GiveShard(int32_t shard, Owner owner) {
   CountDown(view_.owner_server(shard), &owned_);
   ++owned_[owner.server];
+  owners_since_ = next_number();
   view_.set_owner_server(shard, owner.server);
   view_.set_owner_thread(shard, owner.thread);
   wire::ShardOwner& given = *pending_.add_owner();

@@ -81,6 +81,9 @@ class ViewEditor {
   }
   bool OwnsShards(int32_t server) const { return owned_.count(server) > 0; }
   bool GetsShards(int32_t server) const;
+  // The first view with the owners that there are now, or a later one: who has
+  // seen it knows which shards are its own.
+  uint64_t owners_since() const { return owners_since_; }
 
   // ---- Followers (common/view/shard_map.h). The view may have none on the
   // server of the shard's owner, and one on each other server.
@@ -145,6 +148,7 @@ class ViewEditor {
   wire::ViewChange change_;   // As committed.
   wire::ViewChange pending_;  // What the edits since then have added to lists.
   bool whole_ = false;        // Edits that a change cannot express.
+  uint64_t owners_since_;     // As owners_since() says.
   // By server; no entry: none.
   std::map<int32_t, int32_t> owned_;     // Shards,
   std::map<int32_t, int32_t> followed_;  // and copies of shards.

@@ -58,7 +58,7 @@ std::optional<wire::Relocation> RelocationOf(ShardId shard,
 // Workers are about to replace what a shard with this clock has, and some of
 // them may not take part yet.
 bool AwaitsInstall(const wire::View& view, Clock clock) {
-  if (RuleAt(view, clock).over_servers()) return false;
+  if (!WorkersHaveModel(StepAt(view, clock))) return false;
   const wire::Phase* const next = PhaseAfter(view, clock);
   return next != nullptr && view.arrived() >= next->from();
 }
@@ -284,7 +284,7 @@ ServedShard::Pushed RequestDesk::Push(ServedShard& shard, const Sender& sender,
   if (push.has_installation()) {
     ServedShard::InstallTerms terms{
         .ends_all_reduce = clock > 0 && PhaseAt(view, clock).from() == clock &&
-                           !RuleAt(view, clock - 1).over_servers(),
+                           WorkersHaveModel(StepAt(view, clock - 1)),
         .members = {},
         .may_be_split = may_be_split};
     for (const wire::WorkerMember& worker : at.view->workers())

@@ -153,7 +153,7 @@ std::string ServedShard::FaultOf(const wire::Push& push, const Payload& frame,
   const absl::Status frame_fits =
       machine_.shard().store().CheckFrame(push, frame);
   if (!frame_fits.ok()) return std::string(frame_fits.message());
-  if (!RuleOf(mode).over_servers())
+  if (!PushesGradients(RuleOf(mode).StepOf(push.clock())))
     return "the step of that clock is done by all-reduce";
   return "";
 }

@@ -342,6 +342,32 @@ TEST_F(Checkpoints, AJobThatIsDoneHasNothingLeftToDo) {
   EXPECT_EQ(HashOf("bsp"), HashOf("allreduce"));
 }
 
+TEST_F(Checkpoints, ARunThatWasKilledBeforeItsFirstOneSaysSo) {
+  const std::string job =
+      Write("seldom.textproto",
+            absl::StrCat("checkpoint { every_steps: 1000000 }\n", SomeJob()));
+  const std::unique_ptr<Process> run = StartRun("run", job, Slowly("bsp"));
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  run->Signal(SIGKILL);
+  run->WaitText(kSoon);
+  ExpectNoProcessLeft();
+  for (const std::string& given : {Path("run"), RootOf("run")}) {
+    const std::unique_ptr<Process> next =
+        StartRun("next", job, Flags("bsp", {"--resume=" + given}));
+    EXPECT_EQ(next->WaitText(kSoon), kFailed);
+    EXPECT_THAT(
+        next->Output(),
+        AllOf(HasSubstr("--resume: "),
+              HasSubstr(absl::StrCat("the run in ", Path("run"),
+                                     " was killed, or runs still")),
+              HasSubstr("before a checkpoint was complete"),
+              HasSubstr(absl::StrCat("to begin it anew: slackline run ",
+                                     Path("run/cluster.textproto"), " --out ",
+                                     Path("run"), " --new-run"))));
+  }
+}
+
 // ---- The best one -----------------------------------------------------------
 
 TEST_F(Checkpoints, TheBestStaysAndIsGoneOnFrom) {

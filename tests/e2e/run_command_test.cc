@@ -46,6 +46,38 @@ TEST_F(RunCommand, ShowsTheResultAndKeepsTheResolvedConfig) {
   EXPECT_EQ(summary["steps"], 100);
 }
 
+// The coordinator may be elsewhere than a config says, and at its port may be
+// that of another job.
+TEST_F(RunCommand, StatusOfAConfigNamesTheFolderOfItsRun) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::string other =
+      Write("other.textproto",
+            absl::StrReplaceAll(ReadText(config),
+                                {{"job: \"small\"", "job: \"other\""}}));
+  std::filesystem::create_directories(Path("runs"));
+  const std::unique_ptr<Process> run =
+      StartRun("runs/small-1", config, {"--epochs=100000"});
+  ASSERT_TRUE(AwaitProgress(config).has_value()) << run->Output();
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(Path(""));
+  const std::unique_ptr<Process> mistaken =
+      StartTool("mistaken", {"status", other});
+  EXPECT_NE(mistaken->WaitText(kSoon), kEndedWell);
+  EXPECT_THAT(mistaken->Output(),
+              AllOf(HasSubstr("one that `slackline run` has started"),
+                    HasSubstr("`slackline status runs/NAME`")));
+  const std::string elsewhere =
+      WriteWithPort("elsewhere.textproto", SmallJob());
+  const std::unique_ptr<Process> lost =
+      StartTool("lost", {"status", elsewhere});
+  EXPECT_NE(lost->WaitText(kSoon), kEndedWell);
+  EXPECT_THAT(lost->Output(), AllOf(HasSubstr("tcp://127.0.0.1:"),
+                                    HasSubstr("`slackline status "
+                                              "runs/small-1`")));
+  std::filesystem::current_path(before);
+  EndEarly("runs/small-1", run.get());
+}
+
 TEST_F(RunCommand, ADryRunPrintsTheWholeConfigAndStartsNothing) {
   const std::string config = Write("job.textproto", SmallJob());
   const std::unique_ptr<Process> dry =

@@ -58,6 +58,25 @@ TEST_F(StartFailure, APortThatIsTakenIsNamed) {
                     HasSubstr("tcp://127.0.0.1:"), HasSubstr("in use")));
 }
 
+// The folder was made before, and the same command begins there once it can.
+TEST_F(StartFailure, ARunThatHasItsFolderAndDoesNotBeginSaysWhyThere) {
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::unique_ptr<Process> run =
+      StartRun("run", config, {absl::StrCat("--key=", Path("none.key"))});
+  EXPECT_EQ(run->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("none.key"), HasSubstr("failure.txt")));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "NOT_FORMED");
+  EXPECT_THAT(ReadText(Path("run/failure.txt")),
+              AllOf(HasSubstr("NOT_FORMED: "), HasSubstr("none.key"),
+                    HasSubstr(absl::StrCat(
+                        "slackline run ", Path("run/cluster.textproto"),
+                        " --out ", Path("run"), " --new-run"))));
+  Run("run", config, {"--epochs=1"});
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["state"], "FINISHED");
+  EXPECT_FALSE(std::filesystem::exists(Path("run/failure.txt")));
+}
+
 TEST_F(StartFailure, ATakenPortOfAHealthPageIsNamedToAll) {
   const std::string config = WriteWithPort("job.textproto", SmallJob());
   const std::unique_ptr<Process> server = StartMember(

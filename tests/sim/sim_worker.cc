@@ -261,7 +261,10 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     }
     return Stop(std::move(end), false);
   }
-  if (!effects->abort_group.ok()) AbortGroup();
+  if (group_ != nullptr && !group_aborted_ &&
+      !core_.WhyGroupIsOver(group_number_).ok()) {
+    AbortGroup();
+  }
   if (plant_ == Plant::kIgnoreFence) PullBeyondTheFence();
   if (!alive()) return;
   if (core_.client() != nullptr) {
@@ -322,7 +325,7 @@ void SimWorker::Work() {
   }
   while (alive() && !busy_ && !actions_.empty()) {
     if (gathering_ && WorkerCore::NeedsProgram(actions_.front())) {
-      if (!core_.step_is_lost() ||
+      if (core_.WhyStepIsLost().ok() ||
           !std::holds_alternative<WorkerCore::Reduce>(actions_.front()))
         break;
       actions_.pop_front();
@@ -421,7 +424,7 @@ void SimWorker::WaitForGather() {
 }
 
 void SimWorker::FollowGroup() {
-  if (in_group_step_ && core_.step_is_lost()) {
+  if (in_group_step_ && !core_.WhyStepIsLost().ok()) {
     ++counts_.steps_lost;
     in_group_step_ = false;
     script_step_.reset();

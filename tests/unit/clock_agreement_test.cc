@@ -3,6 +3,7 @@
 // Method: promises of a few workers, by hand.
 #include "server/coordinator/clock_agreement.h"
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,7 @@ class ClockAgreementTest : public testing::Test {
     agreement_.OnStepLimit(incarnation, limit, editor_.view());
   }
   ClockAgreement::Limits Limits() const {
-    return agreement_.LimitsOf(workers_, editor_.view());
+    return agreement_.LimitsOf(workers_, editor_);
   }
 
   ViewEditor editor_;
@@ -140,6 +141,52 @@ TEST_F(ClockAgreementTest, WhereTheGoneHaveGotToIsWaitedForIfGradientsWait) {
     agreement_.OnServer(0, /*seen_view=*/3, 31);
     EXPECT_TRUE(Limits().all);
     EXPECT_EQ(Limits().largest, 31);
+  }
+}
+
+// A server that gets a shard has said before how far its other shards are.
+TEST_F(ClockAgreementTest, WhoHasGotAShardSaysWhereItIsOnceItHasSeenThat) {
+  const auto moves = [](ViewEditor* editor) {
+    editor->OrderMove(0, {.server = 1, .thread = 0});
+    editor->Commit();
+    editor->FinishMove(0);
+  };
+  const auto is_promoted = [](ViewEditor* editor) { editor->Promote(0, 1); };
+  const auto inherits = [](ViewEditor* editor) {
+    editor->RemoveServer(0, {{0, 1}});
+  };
+  for (const auto& gets_it : std::vector<std::function<void(ViewEditor*)>>{
+           moves, is_promoted, inherits}) {
+    wire::View view = FirstView("bsp");
+    wire::ServerMember& server = *view.add_server();
+    server.set_index(1);
+    server.set_incarnation(2);
+    server.add_thread();
+    view.add_owner_server(1);
+    view.add_owner_thread(0);
+    wire::Follower& follower = *view.add_follower();
+    follower.set_server(1);
+    follower.set_in_sync(true);
+    editor_ = ViewEditor(view);
+    agreement_ = ClockAgreement();
+    agreement_.OnGone(12, 2);
+    editor_.RemoveWorker(2);
+    editor_.Regroup();
+    editor_.Commit();
+    agreement_.OnServer(0, /*seen_view=*/2, 30);
+    agreement_.OnServer(1, /*seen_view=*/2, 12);
+    gets_it(&editor_);
+    editor_.Commit();
+    Open();
+    Promise(10, 20);
+    Promise(11, 20);
+    EXPECT_FALSE(Limits().all) << "where shard 0 is nobody has said yet";
+    agreement_.OnServer(1, editor_.owners_since() - 1, 12);
+    EXPECT_FALSE(Limits().all);
+    agreement_.OnServer(0, editor_.owners_since(), 12);
+    agreement_.OnServer(1, editor_.owners_since(), 30);
+    EXPECT_TRUE(Limits().all);
+    EXPECT_EQ(Limits().largest, 30);
   }
 }
 

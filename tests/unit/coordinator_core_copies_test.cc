@@ -13,6 +13,7 @@
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 #include "tests/unit/coordinator_core_fixture.h"
 
 namespace slackline::coordinator_core_copies_test {
@@ -393,6 +394,40 @@ TEST_F(CopiesTest, AShardThatIsLostOnItsWayBelongsToWhoHasACopy) {
   Check();
   Tell(1, stats);
   EXPECT_EQ(Owners()[1], copy) << "an old story";
+}
+
+// The copy's server has said before how far its other shards are.
+TEST_F(CopiesTest, AChangeOfTheModeWaitsForWhoGetsAShardThatWasLostOnItsWay) {
+  steps_total_ = 100;
+  StartJob();
+  AddServer(3);
+  const int copy = Followers(1) == "0+" ? 0 : 2;
+  Ask(Moving({1}, 3));
+  run::ServerStats lost = LostOnItsWay(1, 3);
+  Pass(options_.lease + absl::Seconds(1), {Server(3), Worker(1)});
+  Ask([](wire::Call& call) {
+    *call.mutable_set_mode()->mutable_mode() = ModeOf("asp");
+  });
+  ASSERT_TRUE(ViewNow().has_change());
+  Call(Worker(0), workers_[0], 60, [&](wire::Call& call) {
+    call.mutable_step_limit()->set_change(ViewNow().change().id());
+    call.mutable_step_limit()->set_clock(12);
+  });
+  const auto reached = [&](Clock clock) {
+    run::ServerStats stats;
+    stats.set_seen_view(ViewNow().number());
+    stats.set_reached_clock(clock);
+    return stats;
+  };
+  Tell(0, reached(12));
+  Tell(2, reached(12));
+  lost.MergeFrom(reached(12));
+  Tell(1, lost);
+  ASSERT_EQ(Owners()[1], copy);
+  EXPECT_TRUE(ViewNow().has_change()) << "where shard 1 is nobody has said yet";
+  for (const int server : {0, 1, 2}) Tell(server, reached(13));
+  ASSERT_EQ(ViewNow().phase_size(), 2);
+  EXPECT_EQ(ViewNow().phase(1).from(), 13);
 }
 
 TEST_F(CopiesTest, AShardThatIsLostOnItsWayNeedsACopyInSync) {

@@ -275,6 +275,34 @@ TEST_F(ModeTest, WhoDiesAfterPromisingHoldsNothingUp) {
   EXPECT_EQ(ViewNow().phase(1).from(), 12);
 }
 
+TEST_F(ModeTest, AServerWhoseStatisticsAreUnfitSaysHowFarItsShardsAre) {
+  StartJob();
+  Ask(Setting("asp"));
+  Promise(0, 12);
+  Pass(absl::Seconds(6), {Worker(1)});
+  run::ServerStats stats;
+  stats.set_seen_view(ViewNow().number());
+  stats.set_reached_clock(13);
+  Tell(0, stats);
+  stats.set_index(1);
+  stats.set_io_utilisation(-1);
+  EXPECT_TRUE(ViewNow().has_change());
+  EXPECT_THAT(Tell(1, stats).log,
+              testing::Contains(HasSubstr("its statistics are not looked at")));
+  ASSERT_EQ(ViewNow().phase_size(), 2);
+  EXPECT_EQ(ViewNow().phase(1).from(), 13);
+}
+
+TEST_F(ModeTest, ShardsAreAtNoClockBehindTheEndOfTheJob) {
+  StartJob();
+  Ask(Setting("asp"));
+  Promise(0, 12);
+  Pass(absl::Seconds(6), {Worker(1)});
+  TellReached(kClockMax);
+  EXPECT_FALSE(ViewNow().has_change()) << "no step is left for it";
+  EXPECT_EQ(ViewNow().phase_size(), 1);
+}
+
 TEST_F(ModeTest, WhoDiesBetweenTheFenceAndItsArrivalHoldsNothingUp) {
   options_.sync.mutable_allreduce();
   Restart();

@@ -52,7 +52,7 @@ class GathersTest : public testing::Test {
   void Begin(const Gathers::Options& options) {
     gathers_ = std::make_unique<Gathers>(options);
     members_.clear();
-    std::map<int32_t, Member*> workers;
+    std::map<int32_t, const Member*> workers;
     for (int32_t rank = 0; rank < options.workers; ++rank) {
       Join(rank);
       workers[rank] = &members_[rank];

@@ -85,6 +85,18 @@ TEST(ModeTest, EveryModeHasARuleABlockInTheConfigAndAText) {
   }
 }
 
+// Somebody has the model at each clock, and gradients go where it is.
+TEST(ModeTest, OnlyAllReduceLeavesTheServersOut) {
+  for (const ModeRule* const rule : AllRules()) {
+    SCOPED_TRACE(rule->name());
+    const StepKind step = rule->StepOf(7);
+    EXPECT_EQ(step == StepKind::kAllReduce,
+              rule->kind() == sync::Mode::kAllreduce);
+    EXPECT_EQ(PushesGradients(step), !WorkersHaveModel(step));
+    EXPECT_EQ(IsDoneTogether(step), WorkersHaveModel(step));
+  }
+}
+
 TEST(ModeTest, GivenDelaysAreShownAndAreNoModeToChangeTo) {
   config::Sync sync;
   sync.mutable_delays()->set_given("uniform:8");

@@ -44,6 +44,15 @@ TEST(PhasesTest, AClockObeysTheLastPhaseThatHasBegun) {
   EXPECT_TRUE(PhaseAt(view, 1000).mode().has_ssp());
 }
 
+TEST(PhasesTest, AStepIsWhatTheModeOfItsPhaseSays) {
+  wire::View view = ThreePhases();
+  AddPhase("allreduce", 20, &view);
+  EXPECT_EQ(StepAt(view, 19), StepKind::kOverServers);
+  EXPECT_EQ(StepAt(view, 20), StepKind::kAllReduce);
+  EXPECT_EQ(FirstStepOf(view.phase(2)), StepKind::kOverServers);
+  EXPECT_EQ(FirstStepOf(view.phase(3)), StepKind::kAllReduce);
+}
+
 TEST(PhasesTest, ThePhaseAfterAClockIsTheNextOneOfItsPhase) {
   const wire::View view = ThreePhases();
   EXPECT_EQ(PhaseAfter(view, 0), &view.phase(1));

@@ -9,17 +9,17 @@ namespace slackline::restore_policy_test {
 
 using End = RestorePolicy::End;
 
-constexpr Member kServer0{.worker = false, .index = 0};
-constexpr Member kServer1{.worker = false, .index = 1};
-constexpr Member kWorker0{.worker = true, .index = 0};
-constexpr Member kWorker1{.worker = true, .index = 1};
+constexpr JobProcess kServer0{.worker = false, .index = 0};
+constexpr JobProcess kServer1{.worker = false, .index = 1};
+constexpr JobProcess kWorker0{.worker = true, .index = 0};
+constexpr JobProcess kWorker1{.worker = true, .index = 1};
 constexpr ExitStatus kCodeOne{.code = 1};
 constexpr ExitStatus kKilled{.signal = SIGKILL};
 
-MemberExit ExitOf(const Member& member, const ExitStatus& status) {
+MemberExit ExitOf(const JobProcess& member, const ExitStatus& status) {
   return {.member = member, .pid = 7, .status = status, .error_line = ""};
 }
-MemberExit HostExitOf(const Member& member, const ExitStatus& status) {
+MemberExit HostExitOf(const JobProcess& member, const ExitStatus& status) {
   MemberExit exit = ExitOf(member, status);
   exit.hosted_coordinator = true;
   return exit;

@@ -12,11 +12,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr Member kServer0{.worker = false, .index = 0};
-constexpr Member kServer1{.worker = false, .index = 1};
-constexpr Member kServer2{.worker = false, .index = 2};
-constexpr Member kWorker0{.worker = true, .index = 0};
-constexpr Member kWorker1{.worker = true, .index = 1};
+constexpr JobProcess kServer0{.worker = false, .index = 0};
+constexpr JobProcess kServer1{.worker = false, .index = 1};
+constexpr JobProcess kServer2{.worker = false, .index = 2};
+constexpr JobProcess kWorker0{.worker = true, .index = 0};
+constexpr JobProcess kWorker1{.worker = true, .index = 1};
 constexpr ExitStatus kGood{};
 constexpr ExitStatus kCodeOne{.code = 1};
 constexpr ExitStatus kKilled{.signal = SIGKILL};
@@ -39,11 +39,11 @@ class SupervisorTest : public ::testing::Test {
     status_.mutable_view()->mutable_end()->set_reason(reason);
   }
   // The coordinator is in this server from now on, and answers.
-  void SetHost(const Member& server) {
+  void SetHost(const JobProcess& server) {
     coordinator_ = true;
     status_.set_coordinator_server(server.index);
   }
-  void Exit(const Member& member, ExitStatus status,
+  void Exit(const JobProcess& member, ExitStatus status,
             const std::string& error_line = "") {
     if (member == supervisor_->host()) coordinator_ = false;
     supervisor_->OnExit({.member = member,
@@ -53,7 +53,7 @@ class SupervisorTest : public ::testing::Test {
                         now_);
   }
   void ExitAll(ExitStatus status) {
-    for (const Member& member : {kServer0, kServer1, kWorker0, kWorker1}) {
+    for (const JobProcess& member : {kServer0, kServer1, kWorker0, kWorker1}) {
       Exit(member, status);
     }
   }
@@ -79,7 +79,7 @@ class SupervisorTest : public ::testing::Test {
         all.suspend_reason = some.suspend_reason;
       if (some.signal_others != 0) all.signal_others = some.signal_others;
       if (some.signal_host != 0) all.signal_host = some.signal_host;
-      for (const Member& member : some.restarts) {
+      for (const JobProcess& member : some.restarts) {
         if (member == supervisor_->host() && !takes_over_)
           coordinator_ = starts_;
         supervisor_->OnRestart(member, starts_, now_);
@@ -132,7 +132,7 @@ TEST_F(SupervisorTest, Server0ThatExitsWellHasFinishedTheJob) {
 }
 
 TEST_F(SupervisorTest, OtherProcessesThatExitWellDoNotFinishIt) {
-  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1}) {
     Exit(member, kGood);
   }
   Exit(kServer0, kCodeOne);
@@ -254,7 +254,7 @@ TEST_F(SupervisorTest, ACoordinatorThatIsKilledAtTheEndWritesItsSummaryYet) {
   Start({.server_restarts_max = 1});
   SetState(wire::FINISHED);
   Pass(absl::Milliseconds(300));
-  for (const Member& member : {kServer1, kWorker0, kWorker1})
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1})
     Exit(member, kGood);
   Exit(kServer0, kKilled);
   EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
@@ -273,7 +273,7 @@ TEST_F(SupervisorTest, AnyHostThatIsKilledAtTheEndWritesItsSummaryYet) {
   Pass(absl::Seconds(1));
   SetState(wire::FINISHED);
   Pass(absl::Milliseconds(300));
-  for (const Member& member : {kServer0, kServer1, kWorker0, kWorker1})
+  for (const JobProcess& member : {kServer0, kServer1, kWorker0, kWorker1})
     Exit(member, kGood);
   Exit(kServer2, kKilled);
   EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
@@ -314,7 +314,7 @@ TEST_F(SupervisorTest, ACoordinatorThatCannotBeStartedAgainEndsTheOthers) {
   starts_ = false;
   Exit(kServer0, kKilled);
   EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
-  for (const Member& member : {kServer1, kWorker0, kWorker1})
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1})
     Exit(member, {.signal = SIGTERM});
   Pass(absl::Seconds(1));
   EXPECT_TRUE(supervisor_->Over());
@@ -327,7 +327,7 @@ TEST_F(SupervisorTest, WhoDiesWhileTheCoordinatorIsAwayIsStartedAgain) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
   Exit(kServer0, kKilled);
-  for (const Member& member : {kServer1, kWorker1}) Exit(member, kKilled);
+  for (const JobProcess& member : {kServer1, kWorker1}) Exit(member, kKilled);
   EXPECT_THAT(Pass(absl::Seconds(5)).restarts,
               testing::UnorderedElementsAre(kServer0, kServer1, kWorker1));
 }
@@ -377,7 +377,7 @@ TEST_F(SupervisorTest, AServerThatExitsWellWhileTheJobRunsWasDrained) {
   EXPECT_FALSE(supervisor_->Over());
   SetState(wire::FINISHED);
   Pass(absl::Milliseconds(300));
-  for (const Member& member : {kServer0, kWorker0, kWorker1}) {
+  for (const JobProcess& member : {kServer0, kWorker0, kWorker1}) {
     Exit(member, kGood);
   }
   EXPECT_TRUE(supervisor_->Over());
@@ -390,7 +390,7 @@ TEST_F(SupervisorTest, AServerThatEndsWithTheJobWasNotDrained) {
   Exit(kServer1, kGood);  // The status of the end comes after it.
   SetState(wire::FINISHED);
   EXPECT_THAT(Pass(absl::Seconds(1)).notes, IsEmpty());
-  for (const Member& member : {kServer0, kWorker0, kWorker1}) {
+  for (const JobProcess& member : {kServer0, kWorker0, kWorker1}) {
     Exit(member, kGood);
   }
   EXPECT_TRUE(supervisor_->Over());
@@ -487,7 +487,7 @@ TEST_F(SupervisorTest, AWorkerThatExitsWellAfterAShortJobHasDoneItsWork) {
   Exit(kWorker1, kGood);
   SetState(wire::FINISHED);
   EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
-  for (const Member& member : {kServer0, kServer1, kWorker0})
+  for (const JobProcess& member : {kServer0, kServer1, kWorker0})
     Exit(member, kGood);
   EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
@@ -503,7 +503,7 @@ TEST_F(SupervisorTest, WithoutServer0TheOthersAreEnded) {
   EXPECT_EQ(effects.signal_others, 0);
   effects = Pass(absl::Milliseconds(1500));
   EXPECT_EQ(effects.signal_others, SIGTERM);
-  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1}) {
     Exit(member, {.signal = SIGTERM});
   }
   EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty()) << "those were ours";
@@ -720,7 +720,7 @@ TEST_F(SupervisorTest, ATerminationAfterTheDeathOfServer0LeavesItsCause) {
   Pass(absl::Milliseconds(100));
   EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("stopping the job"));
   EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
-  for (const Member& member : {kServer1, kWorker0, kWorker1})
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1})
     Exit(member, {.signal = SIGTERM});
   Pass(absl::Seconds(1));
   EXPECT_TRUE(supervisor_->Over());
@@ -790,7 +790,7 @@ TEST_F(SupervisorTest, ProcessesThatStayAfterTheEndAreEnded) {
   EXPECT_THAT(
       effects.notes,
       testing::ElementsAre("3 processes have not ended yet; sending SIGTERM"));
-  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+  for (const JobProcess& member : {kServer1, kWorker0, kWorker1}) {
     Exit(member, {.signal = SIGTERM});
   }
   EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
@@ -808,7 +808,7 @@ TEST_F(SupervisorTest, AWorkerThatFailsAfterTheEndIsRemembered) {
     Exit(kWorker0, kCodeOne, "error: no such folder");
     Exit(kWorker1, kGood);
     SetState(wire::FINISHED);
-    for (const Member& member : {kServer0, kServer1}) Exit(member, kGood);
+    for (const JobProcess& member : {kServer0, kServer1}) Exit(member, kGood);
     EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
     EXPECT_TRUE(supervisor_->Over());
     EXPECT_TRUE(supervisor_->finished());
@@ -862,7 +862,7 @@ TEST_F(SupervisorTest, WhereAnyServerTakesOverAJobOutlivesItsHost) {
     EXPECT_EQ(supervisor_->host(), kServer2);
     SetState(wire::FINISHED);
     Pass(absl::Milliseconds(300));
-    for (const Member& member : {kWorker0, kWorker1, kServer1, kServer2})
+    for (const JobProcess& member : {kWorker0, kWorker1, kServer1, kServer2})
       Exit(member, kGood);
     EXPECT_TRUE(supervisor_->Over());
     EXPECT_TRUE(supervisor_->finished());
@@ -935,7 +935,7 @@ TEST_F(SupervisorTest, WithoutAnyServerNobodyTakesOver) {
   Exit(kServer2, kKilled);
   EXPECT_TRUE(supervisor_->coordinator_gone());
   EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
-  for (const Member& member : {kWorker0, kWorker1})
+  for (const JobProcess& member : {kWorker0, kWorker1})
     Exit(member, {.signal = SIGTERM});
   Pass(absl::Seconds(1));
   EXPECT_TRUE(supervisor_->Over());
@@ -950,7 +950,7 @@ TEST_F(SupervisorTest, ServersThatDieTogetherAreStartedAgain) {
   SetHost(kServer2);
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
-  for (const Member& member : {kServer0, kServer1, kServer2})
+  for (const JobProcess& member : {kServer0, kServer1, kServer2})
     Exit(member, kKilled);
   const Supervisor::Effects effects = Pass(absl::Seconds(5));
   EXPECT_THAT(effects.restarts,
@@ -966,7 +966,7 @@ TEST_F(SupervisorTest, TheLastServerThatExitsWellHasFinishedTheJob) {
   Pass(absl::Seconds(1));
   Exit(kServer0, kKilled);
   Pass(absl::Seconds(5));
-  for (const Member& member : {kWorker0, kWorker1, kServer1, kServer2})
+  for (const JobProcess& member : {kWorker0, kWorker1, kServer1, kServer2})
     Exit(member, kGood);
   EXPECT_THAT(Pass(absl::Seconds(1)).notes, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
@@ -992,7 +992,7 @@ TEST_F(SupervisorTest, WhereNobodyTakesOverTheJobIsGivenUp) {
   Exit(kServer0, kKilled);
   EXPECT_EQ(Pass(absl::Seconds(19)).signal_others, 0);
   EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGTERM);
-  for (const Member& member : {kServer1, kServer2, kWorker0, kWorker1})
+  for (const JobProcess& member : {kServer1, kServer2, kWorker0, kWorker1})
     Exit(member, {.signal = SIGTERM});
   Pass(absl::Milliseconds(50));
   EXPECT_THAT(supervisor_->Reason(),
@@ -1011,7 +1011,7 @@ TEST_F(SupervisorTest, TheHostHasTimeToWriteWhatTheJobLeaves) {
   SetHost(kServer2);
   SetState(wire::FINISHED);
   Pass(absl::Milliseconds(300));
-  for (const Member& member : {kWorker0, kWorker1, kServer1})
+  for (const JobProcess& member : {kWorker0, kWorker1, kServer1})
     Exit(member, kGood);
   Supervisor::Effects effects = Pass(absl::Seconds(110));
   EXPECT_EQ(effects.signal_others, SIGKILL) << "server 0";

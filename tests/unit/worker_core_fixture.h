@@ -67,7 +67,6 @@ class WorkerCoreTest : public ::testing::Test {
     for (std::string& line : effects.warnings)
       warnings_.push_back(std::move(line));
     if (effects.state != nullptr) state_ = effects.state;
-    if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
   }
   void FromCoordinator(const Message& message) {
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
@@ -276,7 +275,6 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<ClientCore::TableValues> tables_;
   WorkerCore::Parameters state_;
   std::vector<std::string> warnings_;
-  absl::Status abort_group_;
   std::vector<std::string> log_;
 };
 

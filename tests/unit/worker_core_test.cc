@@ -672,11 +672,17 @@ TEST_F(WorkerCoreTest, WhatIsUnderWayInAGroupEndsWhenTheViewHasAnother) {
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnConnected(now, effects);
   });
-  EXPECT_TRUE(abort_group_.ok());
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+  });
+  EXPECT_TRUE(core_->WhyGroupIsOver(1).ok());
+  EXPECT_TRUE(core_->WhyStepIsLost().ok());
   wire::View next = RunningView(3, "allreduce");
   next.set_group(2);
   Show(next);
-  EXPECT_FALSE(abort_group_.ok());
+  EXPECT_FALSE(core_->WhyGroupIsOver(1).ok());
+  EXPECT_TRUE(core_->WhyGroupIsOver(2).ok());
+  EXPECT_FALSE(core_->WhyStepIsLost().ok());
 }
 
 TEST_F(WorkerCoreTest, ALostGroupIsToldUnlessItWasTheEndOfTheJob) {
@@ -1165,6 +1171,45 @@ TEST_F(KeepStateTest, TheChiefKeepsTheStateOfTheCutOnceAndGoesOn) {
   EXPECT_EQ(Steps().back(), "reduce 6");
   EXPECT_EQ(Count<WorkerCore::KeepState>(), 1);
   EXPECT_EQ(core_->counts().states_kept, 1);
+}
+
+// Also where the sum of that step had failed before, or the group gave the
+// worker its clock.
+TEST_F(KeepStateTest, ASumThatIsNotFiniteEndsTheJobWithItsStep) {
+  const auto find_nan = [&] {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnReducing(now);
+      core.OnReduced({.loss = 1, .nonfinite = true, .culprits = {Rank{1}}}, now,
+                     effects);
+    });
+    ASSERT_TRUE(Calls().back().has_stop());
+    const wire::Stop stop = Calls().back().stop();
+    EXPECT_EQ(stop.diverged().clock(), core_->clock());
+    EXPECT_THAT(stop.reason(),
+                HasSubstr(absl::StrCat("all-reduce at step ", core_->clock(),
+                                       ": a NaN or an infinity is in the "
+                                       "gradient of worker 1")));
+  };
+  BeginByAllReduce();
+  for (int step = 0; step < 3; ++step) Reduce();
+  find_nan();
+  EXPECT_EQ(core_->clock(), 3);
+
+  BeginByAllReduce();
+  Reduce();
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnReducing(now);
+    core.OnGroupLost(absl::UnavailableError("gone"), now, effects);
+  });
+  wire::View next = ViewOf(3);
+  next.set_group(5);
+  Show(next);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConnected(now, effects);
+    core.OnCaughtUp(2, /*took_state=*/true, now, effects);
+  });
+  find_nan();
+  EXPECT_EQ(core_->clock(), 2);
 }
 
 TEST_F(KeepStateTest, NobodyElseKeepsItNorWhatServersHave) {

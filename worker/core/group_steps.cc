@@ -35,6 +35,11 @@ worker_action::Connect GroupSteps::ConnectTo(const View& view, Rank self,
   return connect;
 }
 
+absl::Status GroupSteps::WhyOver(uint64_t group, const View& view) {
+  if (view.proto().group() == group) return absl::OkStatus();
+  return absl::UnavailableError("the group of workers has changed");
+}
+
 void GroupSteps::OnCaughtUp() {
   own_values_ = false;
   failed_connects_ = 0;

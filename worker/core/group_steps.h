@@ -41,6 +41,9 @@ class GroupSteps {
   // The last one of ConnectTo().
   uint64_t group() const { return group_; }
   bool IsOf(const View& view) const { return view.proto().group() == group_; }
+  // Why nothing that is under way in the group of this number can end; OK: it
+  // is the view's.
+  static absl::Status WhyOver(uint64_t group, const View& view);
   // What the worker tells the group when it is connected.
   Standing StandingAt(Clock clock) const {
     return {.clock = clock, .own_values = own_values_};

@@ -50,7 +50,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   const bool all_steps = clock == EndOf(proto);
   // Nothing begins at the end of the job.
   const bool stays_by_all_reduce =
-      clock >= 0 && !all_steps && !RuleAt(proto, clock).over_servers();
+      clock >= 0 && !all_steps && WorkersHaveModel(StepAt(proto, clock));
   if (by_all_reduce_) {
     const bool leaves = clock >= 0 && !stays_by_all_reduce;
     if (leaves && proto.arrived() >= clock)
@@ -79,7 +79,13 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     entered_ = from;
     decision.calls.emplace_back().mutable_entered()->set_from(from);
   }
-  return decide(by_all_reduce_ ? Do::kStepByAllReduce : Do::kStepOverServers);
+  switch (StepAt(proto, clock)) {
+    case StepKind::kOverServers:
+      return decide(Do::kStepOverServers);
+    case StepKind::kAllReduce:
+      return decide(Do::kStepByAllReduce);
+  }
+  return decision;
 }
 
 Clock PhaseFollower::SkipLimit(const View& view, Clock clock) const {
@@ -133,7 +139,7 @@ void PhaseFollower::GaveState() {
 bool JoinsByAllReduce(const View& view) {
   const wire::View& proto = view.proto();
   const int index = proto.entered();
-  if (RuleOf(proto.phase(index).mode()).over_servers()) return false;
+  if (!WorkersHaveModel(FirstStepOf(proto.phase(index)))) return false;
   // Whoever has left the phase by now has left it for good.
   return index + 1 == proto.phase_size() ||
          proto.arrived() < proto.phase(index + 1).from();

@@ -496,7 +496,6 @@ void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
 void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
                            absl::Time now, Effects* effects) {
   if (IsOver(state_)) return;
-  if (IsInGroup(state_)) effects->abort_group = why;
   if (member_.incarnation() == 0) return End(why);
   ending_ = why;
   const WorkerParts parts = Parts(now, effects);
@@ -523,8 +522,15 @@ bool WorkerCore::has_no_more_steps() const {
   return steps_.clock() >= EndOf(view()->proto());
 }
 
-bool WorkerCore::step_is_lost() const {
-  return state_ == State::kReducing && !steps_.IsInGroupOf(*view());
+absl::Status WorkerCore::WhyGroupIsOver(uint64_t group) const {
+  if (!ending_.ok()) return ending_;
+  return view() == nullptr ? absl::OkStatus()
+                           : GroupSteps::WhyOver(group, *view());
+}
+
+absl::Status WorkerCore::WhyStepIsLost() const {
+  return state_ == State::kReducing ? WhyGroupIsOver(steps_.group())
+                                    : absl::OkStatus();
 }
 
 bool WorkerCore::WaitsForOthers() const {

@@ -196,11 +196,15 @@ class WorkerCore {
   // No step comes after the ones that it has completed. To be asked of a worker
   // that has a view in which the job runs.
   bool has_no_more_steps() const;
-  // It is in a step by all-reduce that cannot end, since the view has another
-  // group: a program that stands in that step, or before it, and waits for
-  // others may wait for those who wait for it in the new group. So the driver
-  // drops the step and the group, and calls OnGroupLost().
-  bool step_is_lost() const;
+  // Why whatever is under way in this group cannot end; OK: it can. The driver
+  // asks when it begins something in the group, and after each event, and
+  // makes it fail: OnGroupLost() follows.
+  absl::Status WhyGroupIsOver(uint64_t group) const;
+  // WhyGroupIsOver() of the step by all-reduce that the worker is in; OK also
+  // if it is in none. A program that stands in that step, or before it, and
+  // waits for others may wait for those who wait for it in the new group. So
+  // the driver drops the step and the group, and calls OnGroupLost().
+  absl::Status WhyStepIsLost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
   bool by_all_reduce() const { return steps_.by_all_reduce(); }

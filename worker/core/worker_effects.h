@@ -27,8 +27,6 @@ struct WorkerEffects {
   std::shared_ptr<const View> view;
   std::vector<ClientCore::Send> to_shards;
   std::vector<worker_action::Action> actions;
-  // What is under way in the group has to fail now, for this reason.
-  absl::Status abort_group;
   // Answers to Call()s of the driver.
   std::vector<MemberCore::CallResult> answers;
   std::vector<std::string> log;       // Sentences for people.

@@ -32,7 +32,7 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
   // A job that goes on has its state on the servers: all begin over them.
   const bool by_all_reduce = founder
                                  ? !BeginsWithCheckpoint(view.proto()) &&
-                                       !RuleAt(view.proto(), 0).over_servers()
+                                       WorkersHaveModel(StepAt(view.proto(), 0))
                                  : JoinsByAllReduce(view);
   follower_.emplace(PhaseFollower::Options{.rank = parts.rank}, by_all_reduce);
   parts.Log(absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
@@ -66,7 +66,6 @@ void WorkerSteps::FollowView(const std::shared_ptr<const View>& view,
 void WorkerSteps::OnView(const WorkerParts& parts) {
   const View& view = parts.view();
   if (!group_.IsOf(view)) TellGroupLost(parts);
-  AbortGroupIfOver(parts);
   // Who is held up in a step tells where it will stop: the others may wait for
   // that, and it for them.
   if (parts.state < State::kDone) Notify(parts, follower_->Promise(view));
@@ -601,18 +600,11 @@ void WorkerSteps::BeginConnecting(const WorkerParts& parts) {
   parts.Act(std::move(connect));
 }
 
-void WorkerSteps::AbortGroupIfOver(const WorkerParts& parts) const {
-  if (!IsInGroup(parts.state) || group_.IsOf(parts.view())) return;
-  parts.effects.abort_group =
-      absl::UnavailableError("the group of workers has changed");
-}
-
 void WorkerSteps::OnConnected(const WorkerParts& parts) {
   if (parts.state != State::kConnecting) return;
   follower_->Connected(group_.group());
   parts.Enter(State::kCatchingUp);
   parts.Act(worker_action::CatchUp{.standing = group_.StandingAt(clock_)});
-  AbortGroupIfOver(parts);
 }
 
 void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,

@@ -122,8 +122,8 @@ class WorkerSteps {
   const ClientCore* client() const {
     return client_.has_value() ? &*client_ : nullptr;
   }
-  // The group that it is in, or connects to, is the view's.
-  bool IsInGroupOf(const View& view) const { return group_.IsOf(view); }
+  // The group that it is in, or connects to, or was in last.
+  uint64_t group() const { return group_.group(); }
   // In a step by all-reduce it waits for the others' parts.
   bool waits_for_sum() const { return group_.waits_for_sum(); }
   // In kWaiting: completes "waits for ...".
@@ -187,7 +187,6 @@ class WorkerSteps {
 
   void StepByAllReduce(const WorkerParts& parts);
   void BeginConnecting(const WorkerParts& parts);
-  void AbortGroupIfOver(const WorkerParts& parts) const;
   void ReadShare(const WorkerParts& parts);
   void GoOnAfterGiving(const WorkerParts& parts);
 

@@ -328,14 +328,14 @@ absl::Status Session::Life::FollowGroup() {
             ? step->by_all_reduce
             : held != nullptr &&
                   std::holds_alternative<WorkerCore::Reduce>(*held);
-    bool lost = false;
+    absl::Status lost;
     loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-      lost = core.step_is_lost();
+      lost = core.WhyStepIsLost();
     });
-    if (in_group && lost) {
+    if (in_group && !lost.ok()) {
       step.reset();
       held = nullptr;
-      GroupLost(absl::UnavailableError("the group of workers has changed"));
+      GroupLost(lost);
     }
     if (step.has_value() || held != nullptr) return absl::OkStatus();
     std::unique_ptr<const WorkerCore::Action> action = loop.TryNext();
@@ -564,14 +564,12 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
       .key = key,
       .keep_trying =
           [&] {
-            SL_RETURN_IF_ERROR(loop.ending());
+            SL_RETURN_IF_ERROR(loop.WhyGroupIsOver(action.group));
             if (key.has_value() && ring()->bytes() != key->bytes()) {
               return absl::CancelledError(
                   "the keys of the job were exchanged meanwhile");
             }
-            if (loop.view()->proto().group() == action.group)
-              return absl::OkStatus();
-            return absl::CancelledError("the group has changed");
+            return absl::OkStatus();
           },
       .store = &store,
       .track = session.timeline_->TrackOf(timeline_names::kRanks),

@@ -115,11 +115,10 @@ WorkerLoop::~WorkerLoop() {
 
 // ---- Under the mutex --------------------------------------------------------
 
-absl::Status WorkerLoop::WhyGroupIsOver() const {
-  if (!core_.ending().ok()) return core_.ending();
-  if (core_.view() == nullptr || core_.view()->proto().group() == abort_group_)
-    return absl::OkStatus();
-  return absl::UnavailableError("the group of workers has changed");
+void WorkerLoop::AbortIfGroupIsOver() {
+  if (!abort_) return;
+  const absl::Status why = core_.WhyGroupIsOver(abort_group_);
+  if (!why.ok()) abort_(why);
 }
 
 void WorkerLoop::Take(WorkerCore::Effects* effects) {
@@ -158,9 +157,7 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
     actions_.push_back(
         std::make_unique<const WorkerCore::Action>(std::move(action)));
   }
-  if (abort_) {
-    if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
-  }
+  AbortIfGroupIsOver();
   if (!news) return;
   changed_.notify_all();
   told_news_ = true;
@@ -473,6 +470,11 @@ std::shared_ptr<const View> WorkerLoop::view() const {
   return core_.view();
 }
 
+absl::Status WorkerLoop::WhyGroupIsOver(uint64_t group) const {
+  const MutexLock lock(mutex_);
+  return core_.WhyGroupIsOver(group);
+}
+
 void WorkerLoop::AddRecord(const run::MetricRecord& record,
                            absl::Time made_at) {
   MutexLock lock(mutex_);
@@ -504,8 +506,7 @@ void WorkerLoop::SetAbort(uint64_t group,
   const MutexLock lock(mutex_);
   abort_group_ = group;
   abort_ = std::move(abort);
-  if (!abort_) return;
-  if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
+  AbortIfGroupIsOver();
 }
 
 // ---- In the turn ------------------------------------------------------------

@@ -117,6 +117,8 @@ class WorkerLoop {
   // As WorkerCore::ending().
   absl::Status ending() const;
   std::shared_ptr<const View> view() const;
+  // As WorkerCore::WhyGroupIsOver().
+  absl::Status WhyGroupIsOver(uint64_t group) const;
   // As MemberCore::AddRecord(). One that may end the job is sent at once.
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
   // As WorkerCore::Suspend().
@@ -124,9 +126,9 @@ class WorkerLoop {
   // Leaves the job with this reason, and ends with Cancelled.
   void Interrupt(const std::string& reason);
   // Called when what is under way in the group has to fail, on any thread, and
-  // at once if that is so already: the view's group is not `group`, or the
-  // worker is to stop. Replaces the last one; nullptr clears it, and then no
-  // call is in progress. Must not call this object.
+  // at once if that is so already: WorkerCore::WhyGroupIsOver(). Replaces the
+  // last one; nullptr clears it, and then no call is in progress. Must not call
+  // this object.
   void SetAbort(uint64_t group, std::function<void(const absl::Status&)> abort);
 
   const WorkerCore::Options& options() const { return options_.core; }
@@ -153,7 +155,7 @@ class WorkerLoop {
     return look_at_.has_value() || !to_coordinator_.empty() ||
            !to_shards_.empty() || new_view_ != nullptr;
   }
-  absl::Status WhyGroupIsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbortIfGroupIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The trainer thread needs something to go on, until `there`.
   template <typename There>
   void WaitUntil(MutexLock& lock, WorkerCore::Need need, const There& there)

@@ -9,7 +9,7 @@ namespace {
 class AllReduce : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kAllreduce; }
-  bool over_servers() const override { return false; }
+  StepKind StepOf(Clock) const override { return StepKind::kAllReduce; }
   PullNeeds NeedsOf(const sync::Mode&, Clock clock) const override {
     return {.of_all = clock};
   }

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/sync/mode.h"
+#include "common/sync/modes/step_kind.h"
 #include "proto/mode.pb.h"
 
 namespace slackline {
@@ -49,8 +50,8 @@ class ModeRule {
   virtual void Check(const sync::Mode& mode, int workers,
                      std::vector<ModeProblem>* problems) const;
 
-  // ---- Where a step is done.
-  virtual bool over_servers() const { return true; }
+  // ---- What a step is, of this clock of the job.
+  virtual StepKind StepOf(Clock) const { return StepKind::kOverServers; }
 
   // The order of updates and the versions of pulls are given, from the first to
   // the last clock of the job: it has no other mode before or after it, and

@@ -62,7 +62,7 @@ constexpr absl::Duration kTerminatedMax = absl::Seconds(30);
 // What waits to be sent; then files wait.
 constexpr size_t kWaitingBytesMax = 4 << 20;
 
-Member MemberOf(const agent::Member& member) {
+JobProcess MemberOf(const agent::Member& member) {
   return {.worker = member.worker(), .index = member.index()};
 }
 

@@ -46,10 +46,8 @@ void Share(const doctor::Facts& facts, doctor::Folder::Use use, bool needed,
     return;
   }
   for (const doctor::HostNeed& need : facts.job().host()) {
-    const auto host = std::find_if(
-        facts.host().begin(), facts.host().end(),
-        [&](const doctor::Host& other) { return other.name() == need.name(); });
-    if (!need.writes_checkpoints() || host == facts.host().end() ||
+    const doctor::Host* const host = HostOf(need.name(), facts);
+    if (!need.writes_checkpoints() || host == nullptr ||
         !host->unreached().empty()) {
       continue;
     }

@@ -61,4 +61,12 @@ doctor::Report Findings::Take() {
   return std::move(report_);
 }
 
+const doctor::Host* HostOf(const std::string& name,
+                           const doctor::Facts& facts) {
+  for (const doctor::Host& host : facts.host()) {
+    if (host.name() == name) return &host;
+  }
+  return nullptr;
+}
+
 }  // namespace slackline

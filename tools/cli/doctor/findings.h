@@ -26,6 +26,9 @@ class Findings {
   doctor::Report report_;
 };
 
+// The host of this name; nullptr: nothing is known of it.
+const doctor::Host* HostOf(const std::string& name, const doctor::Facts& facts);
+
 // "12 kB", "1.5 GB".
 std::string BytesWords(int64_t bytes);
 // "0.20 ms", "100 ms".

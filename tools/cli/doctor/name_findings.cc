@@ -27,14 +27,6 @@ bool IsLoopbackAddress(absl::string_view address) {
   return absl::StartsWith(address, "127.") || address == "::1";
 }
 
-const doctor::Host* HostOf(const std::string& name,
-                           const doctor::Facts& facts) {
-  for (const doctor::Host& host : facts.host()) {
-    if (host.name() == name) return &host;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 NameFindings::NameFindings(const doctor::Facts& facts, Findings* findings)

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "job/job_config.h"
@@ -75,6 +76,33 @@ std::string WhereItIsLookedFor(const std::vector<std::string>& endpoints) {
   return text;
 }
 
+// How the job is found by the folder of its run, of which this config is not:
+// by the newest one that has not ended in the folder in which `slackline run`
+// makes them, if there is one.
+std::string ByItsFolder(const std::string& job) {
+  std::string newest = "runs/NAME";
+  std::error_code error;
+  fs::file_time_type newest_at = fs::file_time_type::min();
+  // A disk that fails here ends the search, and nothing else.
+  fs::directory_iterator at("runs", error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    const std::string folder = at->path().string();
+    std::error_code none;
+    const fs::file_time_type written =
+        fs::last_write_time(ClusterFileOf(folder), none);
+    if (none || written <= newest_at || HasEnded(folder)) continue;
+    const absl::StatusOr<config::ClusterConfig> config =
+        LoadJobConfig(ClusterFileOf(folder));
+    if (!config.ok() || config->job() != job) continue;
+    newest = folder;
+    newest_at = written;
+  }
+  return absl::StrCat(
+      "; one that `slackline run` has started has its address in the folder of "
+      "the run, as in `",
+      ShellLine({"slackline", "status", newest}), "`");
+}
+
 // Only `slackline run` and `slackline servers add` write logs into the folder.
 std::string WhereLogsAre(const std::string& folder) {
   const fs::path logs = fs::path(folder) / "logs";
@@ -116,8 +144,7 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
                   " has no summary.json: the job has not begun, or its "
                   "processes were killed; ",
                   WhereLogsAre(options.config))
-            : "; one that `slackline run` has started has its address in the "
-              "folder of the run, as in `slackline status runs/NAME`",
+            : ByItsFolder(job.config().job()),
         WhereItIsLookedFor(CoordinatorEndpoints(job.config()))));
   }
   SL_RETURN_IF_ERROR(asked);
@@ -130,7 +157,8 @@ absl::Status JobConnection::Refresh() {
   if (status.view().job() != config_.job()) {
     return absl::FailedPreconditionError(absl::StrCat(
         CoordinatorEndpointAt(config_, 0), " is the coordinator of job '",
-        status.view().job(), "', not of '", config_.job(), "'"));
+        status.view().job(), "', not of '", config_.job(), "'",
+        IsRunFolder(options_.config) ? "" : ByItsFolder(config_.job())));
   }
   status_ = std::move(status);
   return absl::OkStatus();

@@ -76,7 +76,7 @@ class FolderMark {
   const std::string path_;
 };
 
-agent::Member WireMember(const Member& member) {
+agent::Member WireMember(const JobProcess& member) {
   agent::Member wire;
   wire.set_worker(member.worker);
   wire.set_index(member.index);
@@ -148,7 +148,7 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
                  return CheckShared(host, answer);
                },
            .start =
-               [this](const Member& member) {
+               [this](const JobProcess& member) {
                  logs_.Begin(member);
                  return StartOf(member, RelaunchOf(launch_, member));
                }},
@@ -182,14 +182,14 @@ absl::StatusOr<std::unique_ptr<Cluster>> RemoteCluster::Start(
   const bool is_first = hosts->WriteFilesTo(options.launch.out_dir);
   SL_RETURN_IF_ERROR(cluster->Begin(hosts->hosts(), signals));
   if (is_first) SL_RETURN_IF_ERROR(cluster->PutRecords());
-  const std::vector<Member> members = MembersOf(options.launch);
-  std::map<std::string, Member> last_forked;
-  for (const Member& member : members) {
+  const std::vector<JobProcess> members = MembersOf(options.launch);
+  std::map<std::string, JobProcess> last_forked;
+  for (const JobProcess& member : members) {
     if (IsForked(cluster->launch_, member))
       last_forked[cluster->HostOf(member)] = member;
   }
   std::vector<RemoteHosts::Request> requests;
-  for (const Member& member : members) {
+  for (const JobProcess& member : members) {
     const std::string& host = cluster->HostOf(member);
     cluster->logs_.Begin(member);
     RemoteHosts::Request request = {
@@ -415,7 +415,7 @@ absl::Status RemoteCluster::CheckShared(const std::string& host,
   return absl::OkStatus();
 }
 
-agent::ToAgent RemoteCluster::StartOf(const Member& member,
+agent::ToAgent RemoteCluster::StartOf(const JobProcess& member,
                                       const MemberLaunch& launch) const {
   agent::ToAgent message;
   agent::Start& start = *message.mutable_start();
@@ -441,8 +441,8 @@ std::vector<MemberExit> RemoteCluster::Reap() {
     // In this order: what was said before the loss counts.
     const absl::Status lost = link.Lost();
     for (const agent::Exit& exit : link.TakeExits()) {
-      const Member member = {.worker = exit.member().worker(),
-                             .index = exit.member().index()};
+      const JobProcess member = {.worker = exit.member().worker(),
+                                 .index = exit.member().index()};
       const auto found = running_.find(member);
       if (found == running_.end() || HostOf(member) != host) continue;
       running_.erase(found);
@@ -484,7 +484,7 @@ std::vector<MemberExit> RemoteCluster::Reap() {
   return exits;
 }
 
-absl::StatusOr<bool> RemoteCluster::Restart(const Member& member) {
+absl::StatusOr<bool> RemoteCluster::Restart(const JobProcess& member) {
   const std::string& host = HostOf(member);
   if (returning_.Awaits(host) || !remote_->On(host).Lost().ok()) {
     returning_.Add(host, member, TimeSource().Now());
@@ -499,7 +499,7 @@ absl::StatusOr<bool> RemoteCluster::Restart(const Member& member) {
   return true;
 }
 
-MemberExit RemoteCluster::NotStarted(const Member& member,
+MemberExit RemoteCluster::NotStarted(const JobProcess& member,
                                      const std::string& why) const {
   return {.member = member,
           .pid = 0,
@@ -527,7 +527,7 @@ void RemoteCluster::GoOnWithReturning(absl::Time now,
   dropped_.clear();
 }
 
-void RemoteCluster::Signal(const Member& member, int signal) {
+void RemoteCluster::Signal(const JobProcess& member, int signal) {
   if (returning_.Drop(member)) {
     dropped_.push_back(NotStarted(member, "it was not started again"));
     return;
@@ -544,7 +544,7 @@ void RemoteCluster::Signal(const Member& member, int signal) {
   link.Send(std::move(message));
 }
 
-void RemoteCluster::SignalAllBut(const Member& member, int signal) {
+void RemoteCluster::SignalAllBut(const JobProcess& member, int signal) {
   for (const auto& [other, host] : hosts_of_) {
     if (other != member) Signal(other, signal);
   }

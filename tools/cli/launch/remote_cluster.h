@@ -55,10 +55,10 @@ class RemoteCluster : public Cluster {
 
   std::vector<MemberExit> Reap() override;
   // Of a host whose agent is lost: an agent is started anew first.
-  absl::StatusOr<bool> Restart(const Member& member) override;
-  void Signal(const Member& member, int signal) override;
-  void SignalAllBut(const Member& member, int signal) override;
-  std::string LogPath(const Member& member) const override {
+  absl::StatusOr<bool> Restart(const JobProcess& member) override;
+  void Signal(const JobProcess& member, int signal) override;
+  void SignalAllBut(const JobProcess& member, int signal) override;
+  std::string LogPath(const JobProcess& member) const override {
     return logs_.PathOf(member);
   }
   std::vector<std::string> TakeNotes() override;
@@ -68,11 +68,11 @@ class RemoteCluster : public Cluster {
 
  private:
   RemoteCluster(Options options, RemoteHosts* hosts);
-  const std::string& HostOf(const Member& member) const {
+  const std::string& HostOf(const JobProcess& member) const {
     return hosts_of_.at(member);
   }
   // A process that was to be started, and is not.
-  MemberExit NotStarted(const Member& member, const std::string& why) const;
+  MemberExit NotStarted(const JobProcess& member, const std::string& why) const;
   void GoOnWithReturning(absl::Time now, std::vector<MemberExit>* exits);
   // The host of server 0 first, since others look for what it leaves.
   absl::Status Begin(const std::vector<std::string>& hosts,
@@ -87,7 +87,7 @@ class RemoteCluster : public Cluster {
   agent::Begin BeginOf(const std::string& host) const;
   absl::Status CheckShared(const std::string& host,
                            const agent::Answer& answer) const;
-  agent::ToAgent StartOf(const Member& member,
+  agent::ToAgent StartOf(const JobProcess& member,
                          const MemberLaunch& launch) const;
 
   // Those that processes on this host need.
@@ -98,10 +98,10 @@ class RemoteCluster : public Cluster {
   const std::string checkpoints_;  // The folder here; empty: none is needed.
   agent::Keys keys_;               // As of now.
   LaunchOptions launch_;           // With the paths of the hosts.
-  std::map<Member, std::string> hosts_of_;
+  std::map<JobProcess, std::string> hosts_of_;
   const std::string sender_mark_;
   MemberLogs logs_;
-  std::map<Member, int> running_;  // With their process ids.
+  std::map<JobProcess, int> running_;  // With their process ids.
   std::vector<std::string> notes_;
   ReturningHosts returning_;
   std::vector<MemberExit> dropped_;  // Were to be started on these.

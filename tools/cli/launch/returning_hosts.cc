@@ -16,7 +16,7 @@ constexpr absl::Duration kAnswerMax = absl::Minutes(1);
 
 }  // namespace
 
-void ReturningHosts::Add(const std::string& host, const Member& member,
+void ReturningHosts::Add(const std::string& host, const JobProcess& member,
                          absl::Time now) {
   const auto [found, is_new] = hosts_.try_emplace(host);
   if (is_new) {
@@ -26,7 +26,7 @@ void ReturningHosts::Add(const std::string& host, const Member& member,
   found->second.members.push_back(member);
 }
 
-bool ReturningHosts::Drop(const Member& member) {
+bool ReturningHosts::Drop(const JobProcess& member) {
   for (auto& [name, host] : hosts_) {
     const auto found =
         std::find(host.members.begin(), host.members.end(), member);
@@ -83,7 +83,7 @@ void ReturningHosts::OnTryFailed(const std::string& name,
     host->members.push_back(member);
   host->starts.clear();
   if (now >= host->give_up_at) {
-    for (const Member& member : host->members)
+    for (const JobProcess& member : host->members)
       progress->failed.push_back({name, member, why});
     host->members.clear();
     return;
@@ -135,7 +135,7 @@ void ReturningHosts::PollBegin(const std::string& name, absl::Time now,
 
 void ReturningHosts::PollStarts(const std::string& name, absl::Time now,
                                 Host* host, Progress* progress) {
-  for (const Member& member : host->members)
+  for (const JobProcess& member : host->members)
     host->starts[remote_->On(name).Send(options_.start(member))] = member;
   host->members.clear();
   while (!host->starts.empty()) {

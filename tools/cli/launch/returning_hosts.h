@@ -36,24 +36,24 @@ class ReturningHosts {
     std::function<absl::Status(const std::string& host,
                                const agent::Answer& answer)>
         check;
-    std::function<agent::ToAgent(const Member& member)> start;
+    std::function<agent::ToAgent(const JobProcess& member)> start;
   };
   ReturningHosts(Options options, RemoteHosts* hosts)
       : options_(std::move(options)), remote_(hosts) {}
 
   bool Awaits(const std::string& host) const { return hosts_.count(host) > 0; }
   // To be started on a host whose agent was lost.
-  void Add(const std::string& host, const Member& member, absl::Time now);
+  void Add(const std::string& host, const JobProcess& member, absl::Time now);
   // True: it was to be started, and is not any more.
-  bool Drop(const Member& member);
+  bool Drop(const JobProcess& member);
 
   struct Started {
-    Member member;
+    JobProcess member;
     int pid = 0;
   };
   struct Failed {
     std::string host;
-    Member member;
+    JobProcess member;
     std::string why;
   };
   struct Progress {
@@ -71,10 +71,10 @@ class ReturningHosts {
     absl::Time next_try;
     absl::Time state_until;  // What is not there by then does not come.
     int tries = 0;
-    std::vector<Member> members;  // Not asked for yet.
-    uint32_t begin = 0;           // The number of the request.
+    std::vector<JobProcess> members;  // Not asked for yet.
+    uint32_t begin = 0;               // The number of the request.
     std::shared_ptr<void> needs;
-    std::map<uint32_t, Member> starts;
+    std::map<uint32_t, JobProcess> starts;
   };
   void Try(const std::string& name, absl::Time now, Host* host);
   void OnTryFailed(const std::string& name, const std::string& why,

@@ -61,7 +61,7 @@ std::string ByHandText(const RunOptions& options,
   for (const std::string& set : options.overrides.sets) {
     absl::StrAppend(&overrides, " '--set=", set, "'");
   }
-  const auto add = [&](const std::string& host, const Member& member) {
+  const auto add = [&](const std::string& host, const JobProcess& member) {
     absl::StrAppend(&text, "  ", host, ":  ",
                     LaunchLine(LaunchOf(launches, member)), overrides, "\n");
   };

@@ -20,11 +20,11 @@ class Cluster {
   // its own. A server begins empty, whatever the job goes on from; server 0
   // goes on with the job. False: its host is away, and it is started once the
   // host is back; until then it counts as running.
-  virtual absl::StatusOr<bool> Restart(const Member& member) = 0;
-  virtual void Signal(const Member& member, int signal) = 0;
-  virtual void SignalAllBut(const Member& member, int signal) = 0;
+  virtual absl::StatusOr<bool> Restart(const JobProcess& member) = 0;
+  virtual void Signal(const JobProcess& member, int signal) = 0;
+  virtual void SignalAllBut(const JobProcess& member, int signal) = 0;
   // Of the latest start of the process, on this machine.
-  virtual std::string LogPath(const Member& member) const = 0;
+  virtual std::string LogPath(const JobProcess& member) const = 0;
   // Sentences for people, since the last call.
   virtual std::vector<std::string> TakeNotes() { return {}; }
   // Files of the run that are on other hosts and could not be written here so

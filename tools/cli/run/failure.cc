@@ -36,7 +36,8 @@ std::vector<LoggedExit> ExitsAtFault(const run::Summary& summary,
                                      const std::vector<MemberExit>& dead) {
   std::set<std::string> named(summary.about().begin(), summary.about().end());
   for (const run::Traceback& traceback : summary.traceback())
-    named.insert(Member{.worker = true, .index = traceback.rank()}.ToString());
+    named.insert(
+        JobProcess{.worker = true, .index = traceback.rank()}.ToString());
   std::vector<LoggedExit> first;
   std::vector<LoggedExit> then;
   for (size_t i = 0; i < exits.size(); ++i) {

@@ -12,15 +12,16 @@ absl::StatusOr<std::unique_ptr<Cluster>> LocalCluster::Start(
   // No make_unique: the constructor is private.
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options));
   SL_RETURN_IF_ERROR(cluster->logs_.MakeFolder());
-  const std::vector<Member> members = MembersOf(options);
+  const std::vector<JobProcess> members = MembersOf(options);
   // Loads beside the start of the servers.
-  if (std::any_of(members.begin(), members.end(), [&](const Member& member) {
-        return IsForked(options, member);
-      })) {
+  if (std::any_of(members.begin(), members.end(),
+                  [&](const JobProcess& member) {
+                    return IsForked(options, member);
+                  })) {
     cluster->processes_.LoadForkServer(
         absl::StrCat(options.bin_dir, "/slackline_worker"));
   }
-  for (const Member& member : members) {
+  for (const JobProcess& member : members) {
     cluster->logs_.Begin(member);
     SL_RETURN_IF_ERROR(cluster->processes_.Start(
         member, LaunchOf(options, member),
@@ -31,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> LocalCluster::Start(
   return cluster;
 }
 
-absl::StatusOr<bool> LocalCluster::Restart(const Member& member) {
+absl::StatusOr<bool> LocalCluster::Restart(const JobProcess& member) {
   logs_.Begin(member);
   const absl::Status started = processes_.Start(
       member, RelaunchOf(options_, member),

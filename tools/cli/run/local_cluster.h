@@ -23,14 +23,14 @@ class LocalCluster : public Cluster {
       const LaunchOptions& options);
 
   std::vector<MemberExit> Reap() override;
-  absl::StatusOr<bool> Restart(const Member& member) override;
-  void Signal(const Member& member, int signal) override {
+  absl::StatusOr<bool> Restart(const JobProcess& member) override;
+  void Signal(const JobProcess& member, int signal) override {
     processes_.Signal(member, signal);
   }
-  void SignalAllBut(const Member& member, int signal) override {
+  void SignalAllBut(const JobProcess& member, int signal) override {
     processes_.SignalAllBut(member, signal);
   }
-  std::string LogPath(const Member& member) const override {
+  std::string LogPath(const JobProcess& member) const override {
     return logs_.PathOf(member);
   }
 

@@ -148,21 +148,21 @@ absl::Status MemberLogs::MakeFolder() const {
       absl::StrCat("folder ", logs, " cannot be made: ", error.message()));
 }
 
-void MemberLogs::Begin(const Member& member) {
+void MemberLogs::Begin(const JobProcess& member) {
   std::error_code ignored;
   do {
     ++starts_[member];
   } while (std::filesystem::exists(PathOf(member), ignored));
 }
 
-std::string MemberLogs::NameOf(const Member& member) const {
+std::string MemberLogs::NameOf(const JobProcess& member) const {
   const int starts = starts_.at(member);
   return absl::StrCat("logs/", member.worker ? "worker-" : "server-",
                       member.index,
                       starts == 1 ? "" : absl::StrCat(".", starts), ".log");
 }
 
-std::string MemberLogs::PathOf(const Member& member) const {
+std::string MemberLogs::PathOf(const JobProcess& member) const {
   return absl::StrCat(out_dir_, "/", NameOf(member));
 }
 

@@ -42,15 +42,15 @@ class MemberLogs {
   explicit MemberLogs(std::string out_dir) : out_dir_(std::move(out_dir)) {}
   absl::Status MakeFolder() const;
   // The next file of the process: the first whose name is free.
-  void Begin(const Member& member);
+  void Begin(const JobProcess& member);
   // "logs/worker-2.log"; of a process that was started again
   // "logs/worker-2.3.log". Of one whose Begin() was called.
-  std::string NameOf(const Member& member) const;
-  std::string PathOf(const Member& member) const;
+  std::string NameOf(const JobProcess& member) const;
+  std::string PathOf(const JobProcess& member) const;
 
  private:
   const std::string out_dir_;
-  std::map<Member, int> starts_;
+  std::map<JobProcess, int> starts_;
 };
 
 }  // namespace slackline

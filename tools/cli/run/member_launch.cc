@@ -17,7 +17,8 @@ constexpr char kServerName[] = "slackline_server";
 constexpr char kWorkerName[] = "slackline_worker";
 
 // Empty: none.
-std::string MemberKeyFile(const LaunchOptions& options, const Member& member) {
+std::string MemberKeyFile(const LaunchOptions& options,
+                          const JobProcess& member) {
   if (options.key_folder.empty()) return "";
   return absl::StrCat(options.key_folder, "/",
                       member.worker ? kWorkerKeyName : kJobKeyName);
@@ -25,7 +26,7 @@ std::string MemberKeyFile(const LaunchOptions& options, const Member& member) {
 
 }  // namespace
 
-MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
+MemberLaunch LaunchOf(const LaunchOptions& options, const JobProcess& member) {
   const std::string& own =
       member.worker ? options.workers[member.index].command : std::string();
   if (!own.empty()) {
@@ -91,15 +92,15 @@ absl::Status CheckPrograms(const std::string& bin_dir,
   return absl::OkStatus();
 }
 
-MemberLaunch RelaunchOf(LaunchOptions options, const Member& member) {
+MemberLaunch RelaunchOf(LaunchOptions options, const JobProcess& member) {
   options.resume.clear();  // The checkpoint may be gone by now.
   options.new_run = false;
   options.recover = true;
   return LaunchOf(options, member);
 }
 
-std::vector<Member> MembersOf(const LaunchOptions& options) {
-  std::vector<Member> members;
+std::vector<JobProcess> MembersOf(const LaunchOptions& options) {
+  std::vector<JobProcess> members;
   for (int i = 0; i < options.servers; ++i)
     members.push_back({.worker = false, .index = i});
   for (int i = 0; i < static_cast<int>(options.workers.size()); ++i)
@@ -107,7 +108,7 @@ std::vector<Member> MembersOf(const LaunchOptions& options) {
   return members;
 }
 
-bool IsForked(const LaunchOptions& options, const Member& member) {
+bool IsForked(const LaunchOptions& options, const JobProcess& member) {
   return member.worker && options.workers[member.index].command.empty();
 }
 

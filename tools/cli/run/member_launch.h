@@ -40,16 +40,16 @@ struct MemberLaunch {
   std::vector<std::string> command;
   std::map<std::string, std::string> environment;
 };
-MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member);
+MemberLaunch LaunchOf(const LaunchOptions& options, const JobProcess& member);
 
 // The same for a process that is started once more, while the job runs.
-MemberLaunch RelaunchOf(LaunchOptions options, const Member& member);
+MemberLaunch RelaunchOf(LaunchOptions options, const JobProcess& member);
 
 // All members that `options` has, servers first.
-std::vector<Member> MembersOf(const LaunchOptions& options);
+std::vector<JobProcess> MembersOf(const LaunchOptions& options);
 
 // Whether it is a slackline_worker, which a fork server makes.
-bool IsForked(const LaunchOptions& options, const Member& member);
+bool IsForked(const LaunchOptions& options, const JobProcess& member);
 
 // The config names no program for its workers, though they have to be programs
 // of their own.

@@ -26,8 +26,9 @@ void MemberProcesses::LoadForkServer(const std::string& program) {
   fork_server_.emplace(program);
 }
 
-absl::Status MemberProcesses::Start(const Member& member, MemberLaunch launch,
-                                    const Log& log, bool forked) {
+absl::Status MemberProcesses::Start(const JobProcess& member,
+                                    MemberLaunch launch, const Log& log,
+                                    bool forked) {
   for (const char* const name :
        {kClusterVariable, kOutVariable, kDataDirVariable}) {
     const auto found = launch.environment.find(name);
@@ -77,12 +78,12 @@ std::vector<MemberExit> MemberProcesses::Reap() {
   return exits;
 }
 
-void MemberProcesses::Signal(const Member& member, int signal) {
+void MemberProcesses::Signal(const JobProcess& member, int signal) {
   const auto found = children_.find(member);
   if (found != children_.end()) found->second.Signal(signal);
 }
 
-void MemberProcesses::SignalAllBut(const std::optional<Member>& member,
+void MemberProcesses::SignalAllBut(const std::optional<JobProcess>& member,
                                    int signal) {
   for (auto& [other, child] : children_) {
     if (other != member) child.Signal(signal);
@@ -94,7 +95,7 @@ bool MemberProcesses::AnyRuns() const {
                      [](const auto& child) { return child.second.running(); });
 }
 
-int MemberProcesses::PidOf(const Member& member) const {
+int MemberProcesses::PidOf(const JobProcess& member) const {
   const auto found = children_.find(member);
   return found == children_.end() ? 0 : found->second.pid();
 }

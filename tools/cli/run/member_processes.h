@@ -29,28 +29,28 @@ class MemberProcesses {
   };
   // `forked`: the fork server makes it, if there is one. Of a member that has
   // ended, or was never started.
-  absl::Status Start(const Member& member, MemberLaunch launch, const Log& log,
-                     bool forked);
+  absl::Status Start(const JobProcess& member, MemberLaunch launch,
+                     const Log& log, bool forked);
   // Puts logs aside that have become longer than their bound, and returns their
   // paths. A log that cannot be put aside goes on, and is tried again when it
   // has grown by as much once more. Takes microseconds where there is none.
   std::vector<std::string> PutLongLogsAside();
   // Those that have ended since the last call, without a line of their logs.
   std::vector<MemberExit> Reap();
-  void Signal(const Member& member, int signal);
-  void SignalAllBut(const std::optional<Member>& member, int signal);
+  void Signal(const JobProcess& member, int signal);
+  void SignalAllBut(const std::optional<JobProcess>& member, int signal);
   bool AnyRuns() const;
   // 0: it was never started.
-  int PidOf(const Member& member) const;
+  int PidOf(const JobProcess& member) const;
 
  private:
   std::optional<ForkServerClient> fork_server_;
-  std::map<Member, ChildProcess> children_;
+  std::map<JobProcess, ChildProcess> children_;
   struct GrowingLog {
     Log log;
     int64_t aside_above = 0;  // Bytes.
   };
-  std::map<Member, GrowingLog> logs_;
+  std::map<JobProcess, GrowingLog> logs_;
 };
 
 }  // namespace slackline

@@ -13,14 +13,17 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "job/job_config.h"
 #include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
+#include "tools/cli/run/run_records.h"
 #include "tools/cli/run/slurm_run.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/experiment/replay_spec.h"
@@ -40,6 +43,43 @@ bool ResumesOwn(const RunOptions& options) {
   return absl::StartsWith(whole(options.resume), whole(options.out_dir));
 }
 
+// Of the folder of a run, or of its checkpoints, in which there is none: how
+// far the run was and what can be done; empty if it is no such folder.
+std::string WhatInstead(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::path(path).lexically_normal();
+  if (folder.filename().empty()) folder = folder.parent_path();
+  const auto config_in = [](const fs::path& at) {
+    return (at / "cluster.textproto").string();
+  };
+  std::error_code error;
+  if (!fs::exists(config_in(folder), error)) folder = folder.parent_path();
+  if (folder.empty()) return "";
+  const absl::StatusOr<config::ClusterConfig> config =
+      LoadJobConfig(config_in(folder));
+  if (!config.ok()) return "";
+  const std::string run = folder.string();
+  const absl::StatusOr<RunResult> ended = ReadRunResult(run);
+  const RecordsEnd records =
+      PutRecordsOf(run, /*from_step=*/0, /*summary=*/nullptr);
+  return absl::StrCat(
+      "\nthe run in ", run,
+      ended.ok() ? absl::StrCat(" has ended: ", EndText(ended->summary))
+                 : absl::StrCat(" was killed, or runs still (`",
+                                ShellLine({"slackline", "status", run}), "`)"),
+      records.records == 0
+          ? "; it had done no step that is in its records"
+          : absl::StrCat("; its records end at ", records.ToString()),
+      config->has_checkpoint()
+          ? ", before a checkpoint was complete (checkpoint { "
+            "every_steps, every_epochs or every_seconds } says how often one "
+            "is taken)"
+          : ", and its config has no checkpoint block, so none was taken",
+      "; to begin it anew: ",
+      ShellLine(
+          {"slackline", "run", config_in(folder), "--out", run, "--new-run"}));
+}
+
 }  // namespace
 
 absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
@@ -56,7 +96,13 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
       OpenCheckpoint(path, &passed_over);
   for (const std::string& why : passed_over)
     display->Print(absl::StrCat("warning: passed over: ", why));
-  if (!stored.ok()) return Annotate(stored.status(), "--resume");
+  if (!stored.ok()) {
+    return absl::Status(
+        stored.status().code(),
+        absl::StrCat("--resume: ", stored.status().message(),
+                     absl::IsNotFound(stored.status()) ? WhatInstead(path)
+                                                       : std::string()));
+  }
   const checkpoint::Manifest& manifest = (*stored)->manifest();
   display->Print(absl::StrCat("goes on from step ", manifest.clock(), " of ",
                               (*stored)->folder()));

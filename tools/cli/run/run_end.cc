@@ -172,6 +172,30 @@ std::string WhatIsUsable(const std::string& out_dir) {
           : absl::StrCat("records in metrics.jsonl up to step ", end.step));
 }
 
+// Files of the run are on another host. If its summary is one of them, a short
+// one says so.
+absl::Status NotComplete(const std::string& out_dir,
+                         const config::ClusterConfig& config,
+                         const run::CheckpointRecord& beginning, int64_t steps,
+                         wire::JobEnd::Cause cause,
+                         const std::string& missing_files) {
+  const absl::Status why = absl::UnavailableError(absl::StrCat(
+      "the result of the run is not complete here: ", missing_files));
+  if (!absl::IsNotFound(ReadRunResult(out_dir).status())) return why;
+  SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning, cause, steps,
+                                       why.message()));
+  const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+  if (!result.ok()) return why;
+  const std::string text = LeaveFailurePage(
+      {.folder = out_dir,
+       .summary = result->summary,
+       .command = ShellLine({"slackline", "summary", out_dir}),
+       .what_to_do = "copy the files that are named from that host into this "
+                     "folder, over what is there: they say how the job ended"},
+      {});
+  return absl::Status(why.code(), absl::StrCat(why.message(), "\n", text));
+}
+
 }  // namespace
 
 absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
@@ -181,8 +205,10 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
                       absl::Status ended, Restorer::Lost* lost) {
   const Supervisor& supervisor = job.supervisor();
   if (!job.missing_files().empty()) {
-    return absl::UnavailableError(absl::StrCat(
-        "the result of the run is not complete here: ", job.missing_files()));
+    return NotComplete(
+        out_dir, config, beginning, job.steps(),
+        ended.ok() ? wire::JobEnd::CAUSE_UNSPECIFIED : supervisor.Cause(),
+        job.missing_files());
   }
   // A server that was killed with its summary on its lips.
   const bool unsaid = ended.ok() && supervisor.lost_a_process() &&
@@ -273,10 +299,10 @@ absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,
                         const config::ClusterConfig& config,
                         const run::CheckpointRecord& beginning,
                         const absl::Status& why) {
-  if (absl::IsCancelled(why)) return why;
-  SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
-                                       wire::JobEnd::NOT_FORMED,
-                                       beginning.clock(), why.message()));
+  SL_RETURN_IF_ERROR(WriteShortSummary(
+      out_dir, config, beginning,
+      absl::IsCancelled(why) ? wire::JobEnd::STOPPED : wire::JobEnd::NOT_FORMED,
+      beginning.clock(), why.message()));
   const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
   if (!result.ok()) return why;
   const std::string text =
@@ -284,6 +310,7 @@ absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,
                         .summary = result->summary,
                         .command = LineAfterFailure(options, config, out_dir)},
                        {});
+  if (absl::IsCancelled(why)) return why;  // Whoever did that knows the rest.
   return absl::Status(why.code(), absl::StrCat(why.message(), "\n", text));
 }
 
@@ -292,7 +319,7 @@ int AfterTheEnd(const config::ClusterConfig& config,
                 Display* display) {
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   // One that has left the job before its end has been judged by it.
-  const auto left_before = [&](const Member& worker) {
+  const auto left_before = [&](const JobProcess& worker) {
     return absl::c_any_of(summary.workers_lost(),
                           [&](const std::string& sentence) {
                             return absl::StartsWith(

@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,8 +95,6 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
-  if (config.launch().has_slurm() && !options.out_dir.empty())
-    SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
                          options.overrides.hosts_origin == kOnRay;
@@ -111,23 +111,37 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                       any_port ? kAnyPort : "", any_hosts ? kAnyHosts : ""),
          ToText(config)});
   };
-  // Whoever finds the config looks for the key of the job beside it.
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunKey> key,
-                      RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
-  SL_RETURN_IF_ERROR(write_config());
-  if (config.insecure()) {
-    display->Print(
-        "warning: insecure: true: nothing on the wire is encrypted, and "
-        "whoever "
-        "reaches the ports of this job can read, change and stop it");
-  }
-  if (!key->note().empty()) display->Print(key->note());
-
-  SL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Tracking> tracking,
-      Tracking::Start(TrackOptionsOf(config.track(), options.track, out_dir,
-                                     options.bin_dir),
-                      display));
+  // There is a folder of the run from here on, and it says why none began.
+  const auto not_started = [&](const absl::Status& why) {
+    // What is typed next begins with it.
+    std::error_code error;
+    if (!std::filesystem::exists(cluster_file, error))
+      write_config().IgnoreError();
+    return NotStarted(options, out_dir, config, beginning, why);
+  };
+  std::unique_ptr<RunKey> key;
+  std::unique_ptr<Tracking> tracking;
+  const auto prepare = [&]() -> absl::Status {
+    if (config.launch().has_slurm() && !options.out_dir.empty())
+      SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
+    // Whoever finds the config looks for the key of the job beside it.
+    SL_ASSIGN_OR_RETURN(
+        key, RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+    SL_RETURN_IF_ERROR(write_config());
+    if (config.insecure()) {
+      display->Print(
+          "warning: insecure: true: nothing on the wire is encrypted, and "
+          "whoever reaches the ports of this job can read, change and stop it");
+    }
+    if (!key->note().empty()) display->Print(key->note());
+    SL_ASSIGN_OR_RETURN(
+        tracking, Tracking::Start(TrackOptionsOf(config.track(), options.track,
+                                                 out_dir, options.bin_dir),
+                                  display));
+    return absl::OkStatus();
+  };
+  if (const absl::Status prepared = prepare(); !prepared.ok())
+    return not_started(prepared);
 
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
@@ -182,16 +196,17 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       return write_config();
     };
     if (const absl::Status hosts = take_new_hosts(); !hosts.ok())
-      return NotStarted(options, out_dir, config, beginning, hosts);
+      return not_started(hosts);
     absl::StatusOr<std::unique_ptr<Cluster>> started =
         place->Start(cluster_options, config);
-    if (!started.ok()) {
-      return NotStarted(options, out_dir, config, beginning, started.status());
-    }
+    if (!started.ok()) return not_started(started.status());
     std::unique_ptr<Cluster> cluster = *std::move(started);
-    SL_ASSIGN_OR_RETURN(
-        const std::unique_ptr<CoordinatorClient> client,
-        CoordinatorClient::Connect(endpoints, config.job(), key->source()));
+    absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
+        CoordinatorClient::Connect(endpoints, config.job(), key->source());
+    if (!client.ok()) {
+      cluster.reset();  // Ends what it has started.
+      return not_started(client.status());
+    }
     Restorer::Lost lost;
     JobPlace::Gone gone;
     absl::Status ended;
@@ -206,7 +221,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
           .folder = out_dir});
     }
     {
-      RunningJob job(options, config, std::move(cluster), client.get(),
+      RunningJob job(options, config, std::move(cluster), client->get(),
                      key.get(), signals.get(), display);
       if (timeline.has_value()) job.Follow(&*timeline);
       ended = job.Await();

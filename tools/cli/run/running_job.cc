@@ -198,7 +198,7 @@ void RunningJob::SayFailedCheckpoint(const wire::StatusReply& status) {
 absl::Status RunningJob::Perform(const Supervisor::Effects& effects) {
   for (const MemberExit& death : effects.deaths) Report(death, effects);
   for (const std::string& note : effects.notes) display_->Print(note);
-  for (const Member& member : effects.restarts) {
+  for (const JobProcess& member : effects.restarts) {
     const absl::StatusOr<bool> started = cluster_->Restart(member);
     supervisor_.OnRestart(member, started.ok(), SteadyNow());
     display_->Print(

@@ -36,7 +36,7 @@ constexpr char kSecondSignal[] =
 
 }  // namespace
 
-std::string Member::ToString() const {
+std::string JobProcess::ToString() const {
   return absl::StrCat(worker ? "worker " : "server ", index);
 }
 
@@ -158,7 +158,8 @@ void Supervisor::GiveUpCoordinator(absl::Time now) {
   BeginEnding(kOrphanPatience, now);
 }
 
-void Supervisor::OnRestart(const Member& member, bool running, absl::Time now) {
+void Supervisor::OnRestart(const JobProcess& member, bool running,
+                           absl::Time now) {
   ++restarts_[member];
   if (running) ++running_;
   if (running && !member.worker) servers_.insert(member.index);
@@ -257,7 +258,7 @@ void Supervisor::StopAtOnce(absl::Time now) {
 }
 
 bool Supervisor::StartsAgain(const MemberExit& exit) const {
-  const Member& member = exit.member;
+  const JobProcess& member = exit.member;
   const auto found = restarts_.find(member);
   const int restarts = found == restarts_.end() ? 0 : found->second;
   if (member.worker) return restarts < options_.worker_restarts_max;

@@ -31,15 +31,15 @@
 namespace slackline {
 
 // A process of the job.
-struct Member {
+struct JobProcess {
   bool worker = false;
   int index = 0;                 // Server index or rank.
   std::string ToString() const;  // "worker 2"
-  auto operator<=>(const Member&) const = default;
+  auto operator<=>(const JobProcess&) const = default;
 };
 
 struct MemberExit {
-  Member member;
+  JobProcess member;
   int pid = 0;
   ExitStatus status;
   std::string error_line;  // What its log says about it; may be empty.
@@ -73,9 +73,9 @@ class Supervisor {
     absl::Duration silence_max = absl::Seconds(70);
   };
   struct Effects {
-    std::vector<MemberExit> deaths;  // To be reported, with the log.
-    std::vector<Member> restarts;    // To be started again.
-    std::vector<std::string> notes;  // Sentences for people.
+    std::vector<MemberExit> deaths;    // To be reported, with the log.
+    std::vector<JobProcess> restarts;  // To be started again.
+    std::vector<std::string> notes;    // Sentences for people.
     // Not empty: ask the coordinator to end the job early, after a checkpoint,
     // or at once.
     std::string finish_reason;
@@ -91,7 +91,7 @@ class Supervisor {
   void OnStatus(const wire::StatusReply& status, absl::Time now);
   void OnExit(const MemberExit& ended, absl::Time now);
   // A process of `restarts` could not be started, or runs again.
-  void OnRestart(const Member& member, bool running, absl::Time now);
+  void OnRestart(const JobProcess& member, bool running, absl::Time now);
   // The first ends a running job early, with its model; the next stops it at
   // once, without; the next kills. Returns what the user should know.
   std::string OnInterrupt(absl::Time now);
@@ -110,7 +110,7 @@ class Supervisor {
   Effects Tick(absl::Time now);
 
   // The server that has the coordinator, or had it last.
-  Member host() const { return {.worker = false, .index = coordinator_}; }
+  JobProcess host() const { return {.worker = false, .index = coordinator_}; }
   // The host has ended, and no other coordinator follows.
   bool coordinator_gone() const { return coordinator_gone_; }
   // The user has asked for an end, whether or not the job came to its own
@@ -206,7 +206,7 @@ class Supervisor {
   // The coordinator's, killed by somebody else, and not started again.
   std::optional<MemberExit> killed_host_;
   std::vector<MemberExit> failed_after_end_;
-  std::map<Member, int> restarts_;
+  std::map<JobProcess, int> restarts_;
   bool interrupted_ = false;
   bool finishing_ = false;  // The job is to end early.
   // After a checkpoint; or at once, and then it can go on from an earlier one.
