@@ -84,12 +84,17 @@ KeyPlace KeyPlaceHere(const std::string& given) {
   return place;
 }
 
+std::string WorkerKeyName(int rank) {
+  return absl::StrCat("worker-", rank, ".key");
+}
+
 std::string JobKeyFileOf(const std::string& run_folder) {
   return (std::filesystem::path(run_folder) / kJobKeyName).string();
 }
 
 absl::StatusOr<std::optional<KeySource>> KeysHere(
-    const config::ClusterConfig& config, Role role, const KeyPlace& place) {
+    const config::ClusterConfig& config, const KeyHolder& holder,
+    const KeyPlace& place) {
   SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
   const bool is_given = !place.given.empty();
@@ -97,12 +102,14 @@ absl::StatusOr<std::optional<KeySource>> KeysHere(
                       is_given ? ReadKeyFile(place.given)
                                : UserKey(place, IsOnThisHost(config)));
   const std::string& file = is_given ? place.given : place.own;
-  SL_ASSIGN_OR_RETURN(KeyPlan plan,
-                      KeyPlanFrom(key, config.job(), role, NameOf(file)));
+  const int workers = static_cast<int>(WorkerProcesses(config).size());
+  SL_ASSIGN_OR_RETURN(KeyPlan plan, KeyPlanFrom(key, config.job(), holder,
+                                                NameOf(file), workers));
   // It is looked at later, too, wherever the process works then.
   return KeySource{.file = std::filesystem::absolute(file).string(),
                    .job = config.job(),
-                   .role = role,
+                   .holder = holder,
+                   .workers = workers,
                    .plan = std::move(plan)};
 }
 

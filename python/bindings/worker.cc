@@ -96,7 +96,8 @@ Worker::Worker(const Place& place)
       workers_(static_cast<int>(WorkerProcesses(config_).size())),
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
       released_(std::make_shared<Released>()),
-      keys_(ValueOrThrow(KeysHere(config_, Role::kWorker, flags_.key))) {
+      keys_(ValueOrThrow(
+          KeysHere(config_, {Role::kWorker, Rank{flags_.index}}, flags_.key))) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
   health_ =

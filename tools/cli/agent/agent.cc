@@ -344,7 +344,7 @@ class Agent {
   // They go with this agent: the folder is of this host alone.
   absl::Status TakeKeys(const agent::Keys& keys) {
     // Those before them are replaced, and removed by nobody.
-    const auto take = [&](const char* name,
+    const auto take = [&](const std::string& name,
                           const std::string& text) -> absl::Status {
       if (text.empty()) return absl::OkStatus();
       SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
@@ -355,7 +355,9 @@ class Agent {
       return absl::OkStatus();
     };
     SL_RETURN_IF_ERROR(take(kJobKeyName, keys.job_key()));
-    return take(kWorkerKeyName, keys.worker_key());
+    for (const auto& [rank, text] : keys.worker_key())
+      SL_RETURN_IF_ERROR(take(WorkerKeyName(rank), text));
+    return absl::OkStatus();
   }
 
   void ExchangeKeys(const agent::Keys& keys) {

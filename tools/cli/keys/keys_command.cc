@@ -1,12 +1,14 @@
 #include "tools/cli/keys/keys_command.h"
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/keys/key_file.h"
 #include "common/process/job_key.h"
@@ -17,15 +19,30 @@
 namespace slackline {
 namespace {
 
-absl::StatusOr<keys::Key> PartOf(const keys::Key& key, const std::string& job,
-                                 const std::string& role,
-                                 const std::string& name) {
-  if (role == "all") return JobKeyOf(key, job, name);
-  for (const Role of : {Role::kWorker, Role::kOperator, Role::kReader}) {
-    if (role == RoleName(of)) return RoleKeyOf(key, job, of, name);
+// Whom the key is for; nullopt: all of the job.
+absl::StatusOr<std::optional<KeyHolder>> HolderOf(
+    const ExportKeyOptions& options, int workers) {
+  if (options.index.has_value() && options.role != RoleName(Role::kWorker)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--index: is given with --role ", options.role,
+                     "; worker alone has one"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--role: '", role, "' is none of worker, operator, reader and all"));
+  if (options.index.has_value() &&
+      (*options.index < 0 || *options.index >= workers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--index: value is ", *options.index,
+                     ", the config has workers 0 to ", workers - 1));
+  }
+  if (options.role == "all") return std::nullopt;
+  for (const Role of : {Role::kWorker, Role::kOperator, Role::kReader}) {
+    if (options.role != RoleName(of)) continue;
+    KeyHolder holder = of;
+    if (options.index.has_value()) holder.rank = Rank{*options.index};
+    return holder;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--role: '", options.role,
+                   "' is none of worker, operator, reader and all"));
 }
 
 absl::StatusOr<std::string> FileOf(const std::string& given) {
@@ -127,17 +144,21 @@ absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
   const std::string given = KeyFileOf(options.key, options.config);
   const KeyPlace place = KeyPlaceHere(given);
   const std::string& file = given.empty() ? place.own : given;
+  SL_ASSIGN_OR_RETURN(
+      const std::optional<KeyHolder> holder,
+      HolderOf(options, static_cast<int>(WorkerProcesses(*config).size())));
   SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(file));
+  const std::string name = absl::StrCat("key file ", file);
   SL_ASSIGN_OR_RETURN(const keys::Key part,
-                      PartOf(key, config->job(), options.role,
-                             absl::StrCat("key file ", file)));
+                      holder.has_value()
+                          ? RoleKeyOf(key, config->job(), *holder, name)
+                          : JobKeyOf(key, config->job(), name));
   if (options.out.empty()) return KeyText(part);
   SL_RETURN_IF_ERROR(WriteKeyFile(options.out, part));
   return absl::StrCat(options.out, ": what ",
-                      options.role == "all"
-                          ? "all processes of job '"
-                          : absl::StrCat("a ", options.role, " of job '"),
-                      config->job(), "' hold", options.role == "all" ? "" : "s",
+                      holder.has_value() ? holder->ToString() : "all processes",
+                      " of job '", config->job(), "' hold",
+                      holder.has_value() ? "s" : "",
                       "; give it with --key=FILE\n");
 }
 

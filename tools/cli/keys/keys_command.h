@@ -1,6 +1,7 @@
 // `slackline keys`: makes a user's key, and gives others their part of it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -24,10 +25,11 @@ struct RotateKeyOptions {
 absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options);
 
 struct ExportKeyOptions {
-  std::string config;    // Of the job; a file or the folder of a run.
-  std::string role;      // "worker", "operator", "reader" or "all".
-  std::string key = {};  // As --key; empty: the user's own.
-  std::string out = {};  // Empty: to stdout.
+  std::string config;             // Of the job; a file or the folder of a run.
+  std::string role;               // "worker", "operator", "reader" or "all".
+  std::optional<int> index = {};  // Of "worker": the one that it is for.
+  std::string key = {};           // As --key; empty: the user's own.
+  std::string out = {};           // Empty: to stdout.
 };
 
 // Writes the key, and returns what to tell the user; the key itself where it

@@ -72,6 +72,10 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
                    "may; reader: looks; all: the key of the job, which its "
                    "servers need")
       ->required();
+  export_command->add_option(
+      "--index", part->index,
+      "With --role worker: the key is that of the worker of this rank alone, "
+      "and says nothing as another one; default: of any worker");
   export_command->add_option("--out", part->out,
                              "A new file, which only you can read; default: "
                              "to stdout");

@@ -16,14 +16,16 @@ namespace {
 constexpr char kServerName[] = "slackline_server";
 constexpr char kWorkerName[] = "slackline_worker";
 
-// Empty: none.
+}  // namespace
+
 std::string MemberKeyFile(const LaunchOptions& options, const Member& member) {
   if (options.key_folder.empty()) return "";
-  return absl::StrCat(options.key_folder, "/",
-                      member.worker ? kWorkerKeyName : kJobKeyName);
+  const std::string name = !member.worker ? kJobKeyName
+                           : options.key_of_workers.empty()
+                               ? WorkerKeyName(member.index)
+                               : options.key_of_workers;
+  return absl::StrCat(options.key_folder, "/", name);
 }
-
-}  // namespace
 
 MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
   const std::string& own =
