@@ -1,10 +1,7 @@
 #include "common/process/job_key.h"
 
-#include <pwd.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -64,26 +61,6 @@ absl::StatusOr<keys::Key> UserKey(const KeyPlace& place, bool may_make) {
 
 }  // namespace
 
-KeyPlace KeyPlaceHere(const std::string& given) {
-  KeyPlace place = {.given = given};
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  const std::string config = variable("XDG_CONFIG_HOME");
-  std::string home = variable("HOME");
-  if (home.empty()) {
-    const passwd* const user = getpwuid(geteuid());
-    if (user != nullptr && user->pw_dir != nullptr) home = user->pw_dir;
-  }
-  if (!config.empty() && config.front() == '/') {
-    place.own = absl::StrCat(config, "/slackline/key");
-  } else if (!home.empty() && home != "/") {
-    place.own = absl::StrCat(home, "/.config/slackline/key");
-  }
-  return place;
-}
-
 std::string WorkerKeyName(int rank) {
   return absl::StrCat("worker-", rank, ".key");
 }
@@ -101,7 +78,7 @@ absl::StatusOr<std::optional<KeySource>> KeysHere(
   SL_ASSIGN_OR_RETURN(const keys::Key key,
                       is_given ? ReadKeyFile(place.given)
                                : UserKey(place, IsOnThisHost(config)));
-  const std::string& file = is_given ? place.given : place.own;
+  const std::string& file = place.file();
   const int workers = static_cast<int>(WorkerProcesses(config).size());
   SL_ASSIGN_OR_RETURN(KeyPlan plan, KeyPlanFrom(key, config.job(), holder,
                                                 NameOf(file), workers));
@@ -117,7 +94,7 @@ absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
     const config::ClusterConfig& config, const KeyPlace& place) {
   SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
-  const std::string& file = place.given.empty() ? place.own : place.given;
+  const std::string& file = place.file();
   absl::StatusOr<keys::Key> key = place.given.empty()
                                       ? UserKey(place, /*may_make=*/true)
                                       : ReadKeyFile(place.given);

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/keys/key_follower.h"
-#include "common/keys/role.h"
+#include "common/keys/key_holder.h"
 #include "proto/cluster.pb.h"
 #include "proto/keys.pb.h"
 
@@ -14,13 +14,10 @@ namespace slackline {
 
 struct KeyPlace {
   std::string given = {};  // A file that a flag names; empty: none does.
-  // The user's: slackline/key in $XDG_CONFIG_HOME, or in .config at home.
-  // Empty: this user has no home.
-  std::string own = {};
-};
+  std::string own = {};    // The user's: UserKeyFileHere().
 
-// By the environment of this process.
-KeyPlace KeyPlaceHere(const std::string& given);
+  const std::string& file() const { return given.empty() ? own : given; }
+};
 
 // In the folder of a run, while it runs: the key of its job, and
 // "worker-3.key", what the worker of that rank holds of it.

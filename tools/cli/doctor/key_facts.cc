@@ -33,7 +33,7 @@ doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
   doctor::KeyFacts facts;
   facts.set_insecure(config.insecure());
   facts.set_given(!place.given.empty());
-  facts.set_file(facts.given() ? place.given : place.own);
+  facts.set_file(place.file());
   if (facts.insecure() || facts.file().empty()) return facts;
   struct stat about {};
   if (stat(facts.file().c_str(), &about) == 0)

@@ -45,9 +45,8 @@ absl::StatusOr<std::optional<KeyHolder>> HolderOf(
                    "' is none of worker, operator, reader and all"));
 }
 
-absl::StatusOr<std::string> FileOf(const std::string& given) {
-  std::string file = given.empty() ? KeyPlaceHere("").own : given;
-  if (!file.empty()) return file;
+absl::StatusOr<std::string> FileOf(const KeyPlace& place) {
+  if (!place.file().empty()) return place.file();
   return absl::NotFoundError(
       "this user has no home, where its key would be; name a file with --key");
 }
@@ -63,7 +62,7 @@ constexpr absl::Duration kRotateInMax = absl::Hours(24);
 }  // namespace
 
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
-  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.file));
+  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.key));
   const absl::Status written =
       WriteKeyFile(file, NewUserKey(), /*replace=*/options.force);
   if (absl::IsAlreadyExists(written)) {
@@ -75,7 +74,7 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
         "jobs that run go on with the old one, and need it)\n");
   }
   SL_RETURN_IF_ERROR(written);
-  if (!options.file.empty()) {
+  if (!options.key.given.empty()) {
     return absl::StrCat(file, ": made. Give it to the processes of a job with ",
                         ShellLine({absl::StrCat("--key=", file)}), "\n");
   }
@@ -89,7 +88,7 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
 }
 
 absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
-  SL_ASSIGN_OR_RETURN(std::string file, FileOf(options.file));
+  SL_ASSIGN_OR_RETURN(std::string file, FileOf(options.key));
   // Behind a link, so that all who share the file see it.
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(file, error);
@@ -141,9 +140,7 @@ absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
     return absl::FailedPreconditionError(
         absl::StrCat(options.config, ": insecure: true: the job has no key"));
   }
-  const std::string given = KeyFileOf(options.key, options.config);
-  const KeyPlace place = KeyPlaceHere(given);
-  const std::string& file = given.empty() ? place.own : given;
+  const std::string file = KeyPlaceOf(options.key, options.config).file();
   SL_ASSIGN_OR_RETURN(
       const std::optional<KeyHolder> holder,
       HolderOf(options, static_cast<int>(WorkerProcesses(*config).size())));

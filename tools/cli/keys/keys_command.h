@@ -5,19 +5,20 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/process/job_key.h"
 
 namespace slackline {
 
 struct InitKeyOptions {
-  std::string file = {};  // Empty: the user's own.
-  bool force = false;     // In place of one that is there.
+  KeyPlace key = {};
+  bool force = false;  // In place of one that is there.
 };
 
 // Returns what to tell the user.
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options);
 
 struct RotateKeyOptions {
-  std::string file = {};  // As --key; empty: the user's own.
+  KeyPlace key = {};
   std::string in = "1m";  // From when on the new one counts.
 };
 
@@ -28,8 +29,8 @@ struct ExportKeyOptions {
   std::string config;             // Of the job; a file or the folder of a run.
   std::string role;               // "worker", "operator", "reader" or "all".
   std::optional<int> index = {};  // Of "worker": the one that it is for.
-  std::string key = {};           // As --key; empty: the user's own.
-  std::string out = {};           // Empty: to stdout.
+  KeyPlace key = {};
+  std::string out = {};  // Empty: to stdout.
 };
 
 // Writes the key, and returns what to tell the user; the key itself where it

@@ -113,7 +113,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   };
   // Whoever finds the config looks for the key of the job beside it.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunKey> key,
-                      RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+                      RunKey::Make(config, options.key, out_dir));
   SL_RETURN_IF_ERROR(write_config());
   if (config.insecure()) {
     display->Print(

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
     const std::string& out_dir) {
   std::unique_ptr<RunKey> made(new RunKey());
   // Before it is read: what changes then is seen.
-  made->mark_ = KeyFileMark(place.given.empty() ? place.own : place.given);
+  made->mark_ = KeyFileMark(place.file());
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
                       MakeKeyOfRun(config, place));
   if (!key.has_value()) return made;
