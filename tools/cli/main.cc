@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
                      "Starts the processes of a job on this host for "
                      "a slackline run on another one.")
       ->group("")
-      ->callback([&exit_code] { exit_code = slackline::RunAgent(); });
+      ->callback([&] { exit_code = slackline::RunAgent(invocation.user_key); });
   // After them: a command begins with the footer that is there then.
   app.footer(
       "Examples:\n"

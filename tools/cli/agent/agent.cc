@@ -134,11 +134,13 @@ absl::Status FindDataFiles(const agent::Begin& begin) {
 
 class Agent {
  public:
-  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals)
+  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals,
+        const std::string& user_key)
       : in_(std::move(in)),
         out_(std::move(out)),
         signals_(signals),
-        heard_(time_.Now()) {}
+        heard_(time_.Now()),
+        examiner_(user_key) {}
 
   int Run() {
     SendHello();
@@ -584,7 +586,7 @@ absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> TakeStreams() {
 
 }  // namespace
 
-int RunAgent() {
+int RunAgent(const std::string& user_key) {
   signal(SIGPIPE, SIG_IGN);  // A closed stdout shows in write().
   absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> streams =
       TakeStreams();
@@ -597,7 +599,7 @@ int RunAgent() {
     return kExitFailed;
   }
   return Agent(std::move(streams->first), std::move(streams->second),
-               signals->get())
+               signals->get(), user_key)
       .Run();
 }
 
