@@ -13,6 +13,7 @@
 #include "common/config/cluster_config.h"
 #include "common/process/job_key.h"
 #include "common/process/join_request.h"
+#include "common/process/user_key_file.h"
 #include "common/status.h"
 #include "tools/cli/run/local_hosts.h"
 
@@ -133,7 +134,7 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
   }
   // As its servers, by the user's key.
   const auto held = [&config](Role role) {
-    return KeysHere(config, role, KeyPlaceHere(""));
+    return KeysHere(config, role, {.own = UserKeyFileHere()});
   };
   SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys, held(Role::kWorker));
   SL_ASSIGN_OR_RETURN(const std::optional<KeySource> orders,

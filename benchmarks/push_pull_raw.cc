@@ -69,7 +69,8 @@ class RawWorker : public PushPullWorker {
       if (setup.keys) {
         const Credentials own = RawCredentials(Role::kWorker);
         link.socket.set(zmq::sockopt::curve_serverkey, KeyBytes(own.server));
-        link.socket.set(zmq::sockopt::curve_publickey, KeyBytes(own.worker));
+        link.socket.set(zmq::sockopt::curve_publickey,
+                        KeyBytes(PublicKeyOf(own.own)));
         link.socket.set(zmq::sockopt::curve_secretkey,
                         KeyBytes(own.own.bytes()));
       }

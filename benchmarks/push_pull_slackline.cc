@@ -30,7 +30,7 @@ std::optional<KeySource> KeysOf(const PushPullSetup& setup, Role role) {
   return KeySource{
       .file = "",  // They do not change.
       .job = kJob,
-      .role = role,
+      .holder = role,
       .plan = {.first = CredentialsOf(Secret(Secret::Bytes{1}), role)}};
 }
 

@@ -1,5 +1,7 @@
 #include "common/keys/authority.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 
 namespace slackline {
@@ -83,6 +85,16 @@ std::string WhyNotCall(Role role, const wire::Call& call) {
                       field == nullptr ? "nothing" : field->name(), "'");
 }
 
+// The worker for which the message speaks by its text, whoever sends it.
+std::optional<int32_t> WorkerIn(const wire::Header& header) {
+  if (header.has_join_request()) return header.join_request().index();
+  const wire::Call& call = header.call();
+  if (call.has_cannot_join()) return call.cannot_join().index();
+  // Who has not joined yet says its rank; a member has that of its incarnation.
+  if (call.has_gather() && call.incarnation() == 0) return call.gather().rank();
+  return std::nullopt;
+}
+
 }  // namespace
 
 const char* RoleName(Role role) {
@@ -99,22 +111,35 @@ const char* RoleName(Role role) {
   return "";
 }
 
-bool MayBe(Role role, PeerId::Kind kind) {
-  switch (kind) {
+std::string KeyHolder::ToString() const {
+  if (rank.has_value())
+    return absl::StrCat("worker ", static_cast<int32_t>(*rank));
+  return absl::StrCat(role == Role::kOperator ? "an " : "a ", RoleName(role));
+}
+
+bool MayBe(const KeyHolder& holder, const PeerId& peer) {
+  if (holder.rank.has_value() && Rank{peer.index} != *holder.rank) return false;
+  switch (peer.kind) {
     case PeerId::Kind::kObserver:
       return true;
     case PeerId::Kind::kWorker:
     case PeerId::Kind::kSum:
-      return role == Role::kWorker;
+      return holder.role == Role::kWorker;
     case PeerId::Kind::kServer:
     case PeerId::Kind::kCoordinator:
     case PeerId::Kind::kShardThread:
-      return role == Role::kServer;
+      return holder.role == Role::kServer;
   }
   return false;
 }
 
-std::string WhyNotSay(Role role, const wire::Header& header) {
+std::string WhyNotSay(const KeyHolder& holder, const wire::Header& header) {
+  const Role role = holder.role;
+  const std::optional<int32_t> worker = WorkerIn(header);
+  if (holder.rank.has_value() && worker.has_value() &&
+      Rank{*worker} != *holder.rank) {
+    return absl::StrCat("may not speak for worker ", *worker);
+  }
   const Body body = header.body_case();
   bool may = false;
   switch (body) {

@@ -62,8 +62,6 @@ keys::Key::Role ProtoRole(Role role) {
   return keys::Key::READER;
 }
 
-std::string HexOf(const PublicKey& key) { return Secret(key).ToHex(); }
-
 // In the year 9999.
 constexpr int64_t kNextFromMax = 253'370'764'800;
 
@@ -88,9 +86,14 @@ absl::Status CheckKey(const keys::Key& key, const std::string& name) {
         absl::StrCat(name, ": job: is missing; a role is one in a job"));
   }
   SL_RETURN_IF_ERROR(TakeHex(name, "server", key.server(), &secret));
-  SL_RETURN_IF_ERROR(TakeHex(name, "worker", key.worker(), &secret));
   if (key.role() == keys::Key::WORKER)
     SL_RETURN_IF_ERROR(TakeHex(name, "ring", key.ring(), &secret));
+  if (key.has_rank() && (key.role() != keys::Key::WORKER || key.rank() < 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": rank: is ", key.rank(), " of a ",
+                     keys::Key::Role_Name(key.role()),
+                     "; workers alone have one, from 0 on"));
+  }
   if (key.role() == keys::Key::SERVER) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": role: is SERVER; a server needs the key of the whole job"));
@@ -124,11 +127,13 @@ absl::StatusOr<keys::Key> ParseKey(const std::string& text,
   }
   const keys::Key& next = key.next();
   SL_RETURN_IF_ERROR(CheckKey(next, absl::StrCat(name, ": next")));
-  if (next.has_next() || next.job() != key.job() || next.role() != key.role()) {
+  if (next.has_next() || next.job() != key.job() || next.role() != key.role() ||
+      next.has_rank() != key.has_rank() || next.rank() != key.rank()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": next: ",
         next.has_next() ? "has a successor itself, which is one too many"
-                        : "is of another job or role than what it follows"));
+                        : "is of another job, role or rank than what it "
+                          "follows"));
   }
   if (key.next_from() < 1 || key.next_from() > kNextFromMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -176,8 +181,8 @@ std::string KeyText(const keys::Key& key) {
       absl::StrAppend(&text, "role: ", keys::Key::Role_Name(of.role()), "\n");
     line("secret", of.secret());
     line("server", of.server());
-    line("worker", of.worker());
     line("ring", of.ring());
+    if (of.has_rank()) absl::StrAppend(&text, "rank: ", of.rank(), "\n");
   };
   lines(key);
   if (key.has_next()) {
@@ -188,8 +193,11 @@ std::string KeyText(const keys::Key& key) {
   return text;
 }
 
-absl::Status WriteKeyFile(const std::string& path, const keys::Key& key,
-                          bool replace) {
+namespace {
+
+// `lasts`: it is there after a power cut, too, which takes some milliseconds.
+absl::Status WriteFile(const std::string& path, const keys::Key& key,
+                       bool replace, bool lasts) {
   std::error_code error;
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty() && !fs::exists(folder, error)) {
@@ -215,15 +223,22 @@ absl::Status WriteKeyFile(const std::string& path, const keys::Key& key,
   };
   const bool written = write(file.get(), text.data(), text.size()) ==
                            static_cast<ssize_t>(text.size()) &&
-                       fsync(file.get()) == 0 && give_name();
+                       (!lasts || fsync(file.get()) == 0) && give_name();
   const int failure = errno;
   unlink(partial.c_str());
   return written ? absl::OkStatus() : CallFailed(path, "write", failure);
 }
 
+}  // namespace
+
+absl::Status WriteKeyFile(const std::string& path, const keys::Key& key,
+                          bool replace) {
+  return WriteFile(path, key, replace, /*lasts=*/true);
+}
+
 absl::StatusOr<TemporaryKeyFile> TemporaryKeyFile::Write(
     const std::string& path, const keys::Key& key) {
-  SL_RETURN_IF_ERROR(WriteKeyFile(path, key, /*replace=*/true));
+  SL_RETURN_IF_ERROR(WriteFile(path, key, /*replace=*/true, /*lasts=*/false));
   struct stat about {};
   if (lstat(path.c_str(), &about) != 0) return CallFailed(path, "stat", errno);
   TemporaryKeyFile file(path, about.st_dev, about.st_ino);
@@ -282,48 +297,59 @@ absl::StatusOr<keys::Key> OneJobKeyOf(const keys::Key& key,
 }
 
 absl::StatusOr<keys::Key> OneRoleKeyOf(const keys::Key& key,
-                                       const std::string& job, Role role,
+                                       const std::string& job,
+                                       const KeyHolder& holder,
                                        const std::string& name) {
   SL_ASSIGN_OR_RETURN(const keys::Key of_job, OneJobKeyOf(key, job, name));
-  const Credentials held = CredentialsOf(SecretOf(of_job.secret()), role);
+  const Credentials held = CredentialsOf(SecretOf(of_job.secret()), holder);
   keys::Key of_role;
   of_role.set_job(job);
-  of_role.set_role(ProtoRole(role));
+  of_role.set_role(ProtoRole(holder.role));
+  if (holder.rank.has_value())
+    of_role.set_rank(static_cast<int32_t>(*holder.rank));
   of_role.set_secret(held.own.ToHex());
-  of_role.set_server(HexOf(held.server));
-  of_role.set_worker(HexOf(held.worker));
+  of_role.set_server(Secret(held.server).ToHex());
   if (held.ring.has_value()) of_role.set_ring(held.ring->ToHex());
   return of_role;
 }
 
+// Whose a role's key is.
+KeyHolder HolderOf(const keys::Key& key) {
+  KeyHolder holder = Role::kReader;
+  for (const Role role : {Role::kServer, Role::kWorker, Role::kOperator})
+    if (key.role() == ProtoRole(role)) holder.role = role;
+  if (key.has_rank()) holder.rank = Rank{key.rank()};
+  return holder;
+}
+
 absl::StatusOr<Credentials> CredentialsFrom(const keys::Key& key,
-                                            const std::string& job, Role role,
-                                            const std::string& name) {
+                                            const std::string& job,
+                                            const KeyHolder& wanted,
+                                            const std::string& name,
+                                            int workers) {
   if (key.role() == keys::Key::ALL) {
     SL_ASSIGN_OR_RETURN(const keys::Key of_job, OneJobKeyOf(key, job, name));
-    return CredentialsOf(SecretOf(of_job.secret()), role);
+    return CredentialsOf(SecretOf(of_job.secret()), wanted, workers);
   }
   if (key.job() != job) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": is of job '", key.job(), "', not of '", job, "'"));
   }
+  const KeyHolder holder = HolderOf(key);
   // A command that may order is given a reader's key: then it looks.
-  const bool looks = role == Role::kOperator && key.role() == keys::Key::READER;
-  if (key.role() != ProtoRole(role) && !looks) {
+  const bool looks =
+      wanted.role == Role::kOperator && holder.role == Role::kReader;
+  const bool of_another = holder.rank.has_value() && holder != wanted;
+  if ((holder.role != wanted.role && !looks) || of_another) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, ": holds what a ", keys::Key::Role_Name(key.role()),
-        " has of the job, and this process is to be a ", RoleName(role)));
+        name, ": holds what ", holder.ToString(),
+        " has of the job, and this process is to be ", wanted.ToString()));
   }
-  Credentials credentials = {.role = looks ? Role::kReader : role,
-                             .own = SecretOf(key.secret()),
-                             .server = SecretOf(key.server()).bytes(),
-                             .worker = SecretOf(key.worker()).bytes()};
-  if (role == Role::kWorker) {
-    credentials.ring = SecretOf(key.ring());
-    credentials.admits = {{credentials.server, Role::kServer},
-                          {credentials.worker, Role::kWorker}};
-  }
-  return credentials;
+  const Secret own = SecretOf(key.secret());
+  const PublicKey server = SecretOf(key.server()).bytes();
+  if (holder.role == Role::kWorker)
+    return WorkerCredentials(holder, own, server, SecretOf(key.ring()));
+  return Credentials{.holder = holder, .own = own, .server = server};
 }
 
 }  // namespace
@@ -335,20 +361,24 @@ absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
 }
 
 absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
-                                    const std::string& job, Role role,
+                                    const std::string& job,
+                                    const KeyHolder& holder,
                                     const std::string& name) {
   return MadeOfBoth(key, [&](const keys::Key& one) {
-    return OneRoleKeyOf(one, job, role, name);
+    return OneRoleKeyOf(one, job, holder, name);
   });
 }
 
 absl::StatusOr<KeyPlan> KeyPlanFrom(const keys::Key& key,
-                                    const std::string& job, Role role,
-                                    const std::string& name) {
-  SL_ASSIGN_OR_RETURN(Credentials first, CredentialsFrom(key, job, role, name));
+                                    const std::string& job,
+                                    const KeyHolder& holder,
+                                    const std::string& name, int workers) {
+  SL_ASSIGN_OR_RETURN(Credentials first,
+                      CredentialsFrom(key, job, holder, name, workers));
   KeyPlan plan = {.first = std::move(first)};
   if (!key.has_next()) return plan;
-  SL_ASSIGN_OR_RETURN(plan.next, CredentialsFrom(key.next(), job, role, name));
+  SL_ASSIGN_OR_RETURN(plan.next,
+                      CredentialsFrom(key.next(), job, holder, name, workers));
   plan.next_from = absl::FromUnixSeconds(key.next_from());
   return plan;
 }

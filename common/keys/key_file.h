@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/keys/credentials.h"
-#include "common/keys/role.h"
+#include "common/keys/key_holder.h"
 #include "proto/keys.pb.h"
 
 namespace slackline {
@@ -70,20 +70,24 @@ absl::StatusOr<keys::Key> ReadOrMakeUserKey(const std::string& path);
 
 keys::Key NewUserKey();
 
-// Of a user's or the job's own key: the job's, or what the role in it holds.
+// Of a user's or the job's own key: the job's, or what the holder has of it.
 // InvalidArgument: the key is another job's, or a role's alone; `name` is what
 // errors call it.
 absl::StatusOr<keys::Key> JobKeyOf(const keys::Key& key, const std::string& job,
                                    const std::string& name);
 absl::StatusOr<keys::Key> RoleKeyOf(const keys::Key& key,
-                                    const std::string& job, Role role,
+                                    const std::string& job,
+                                    const KeyHolder& holder,
                                     const std::string& name);
 
-// What a process with this key holds in that role of the job. Errors as of
-// RoleKeyOf().
+// What a process with this key holds that is to be `holder` in the job. A
+// worker says its rank: the key may be of one worker, and is its own where all
+// keys can be made of it. Of a server: the job has so many workers. Errors as
+// of RoleKeyOf().
 absl::StatusOr<KeyPlan> KeyPlanFrom(const keys::Key& key,
-                                    const std::string& job, Role role,
-                                    const std::string& name);
+                                    const std::string& job,
+                                    const KeyHolder& holder,
+                                    const std::string& name, int workers = 0);
 
 // The key that counts at `now`, with a new one from `from` on.
 // InvalidArgument: it is not a user's or a job's. FailedPrecondition: the last

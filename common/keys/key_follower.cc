@@ -73,8 +73,9 @@ void KeyFollower::Look() {
   const auto plan = [&]() -> absl::StatusOr<KeyPlan> {
     const absl::StatusOr<keys::Key> key = ReadKeyFile(source_.file);
     if (!key.ok()) return key.status();
-    return KeyPlanFrom(*key, source_.job, source_.role,
-                       absl::StrCat("key file ", source_.file));
+    return KeyPlanFrom(*key, source_.job, source_.holder,
+                       absl::StrCat("key file ", source_.file),
+                       source_.workers);
   }();
   if (!plan.ok()) {
     wrong = std::string(plan.status().message());

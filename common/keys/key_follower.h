@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "common/keys/credentials.h"
+#include "common/keys/key_holder.h"
 #include "common/keys/live_keys.h"
-#include "common/keys/role.h"
 #include "common/mutex.h"
 
 namespace slackline {
@@ -21,8 +21,9 @@ namespace slackline {
 struct KeySource {
   std::string file;
   std::string job;
-  Role role = Role::kReader;  // What this process asks for.
-  KeyPlan plan;               // As the file says now.
+  KeyHolder holder = Role::kReader;  // What this process is to be.
+  int workers = 0;                   // As for KeyPlanFrom().
+  KeyPlan plan;                      // As the file says now.
 };
 
 class KeyFollower {

@@ -1,10 +1,7 @@
 #include "common/process/job_key.h"
 
-#include <pwd.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -64,24 +61,8 @@ absl::StatusOr<keys::Key> UserKey(const KeyPlace& place, bool may_make) {
 
 }  // namespace
 
-KeyPlace KeyPlaceHere(const std::string& given) {
-  KeyPlace place = {.given = given};
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  const std::string config = variable("XDG_CONFIG_HOME");
-  std::string home = variable("HOME");
-  if (home.empty()) {
-    const passwd* const user = getpwuid(geteuid());
-    if (user != nullptr && user->pw_dir != nullptr) home = user->pw_dir;
-  }
-  if (!config.empty() && config.front() == '/') {
-    place.own = absl::StrCat(config, "/slackline/key");
-  } else if (!home.empty() && home != "/") {
-    place.own = absl::StrCat(home, "/.config/slackline/key");
-  }
-  return place;
+std::string WorkerKeyName(int rank) {
+  return absl::StrCat("worker-", rank, ".key");
 }
 
 std::string JobKeyFileOf(const std::string& run_folder) {
@@ -89,20 +70,23 @@ std::string JobKeyFileOf(const std::string& run_folder) {
 }
 
 absl::StatusOr<std::optional<KeySource>> KeysHere(
-    const config::ClusterConfig& config, Role role, const KeyPlace& place) {
+    const config::ClusterConfig& config, const KeyHolder& holder,
+    const KeyPlace& place) {
   SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
   const bool is_given = !place.given.empty();
   SL_ASSIGN_OR_RETURN(const keys::Key key,
                       is_given ? ReadKeyFile(place.given)
                                : UserKey(place, IsOnThisHost(config)));
-  const std::string& file = is_given ? place.given : place.own;
-  SL_ASSIGN_OR_RETURN(KeyPlan plan,
-                      KeyPlanFrom(key, config.job(), role, NameOf(file)));
+  const std::string& file = place.file();
+  const int workers = static_cast<int>(WorkerProcesses(config).size());
+  SL_ASSIGN_OR_RETURN(KeyPlan plan, KeyPlanFrom(key, config.job(), holder,
+                                                NameOf(file), workers));
   // It is looked at later, too, wherever the process works then.
   return KeySource{.file = std::filesystem::absolute(file).string(),
                    .job = config.job(),
-                   .role = role,
+                   .holder = holder,
+                   .workers = workers,
                    .plan = std::move(plan)};
 }
 
@@ -110,7 +94,7 @@ absl::StatusOr<std::optional<KeyOfRun>> MakeKeyOfRun(
     const config::ClusterConfig& config, const KeyPlace& place) {
   SL_RETURN_IF_ERROR(CheckWanted(config, place));
   if (config.insecure()) return std::nullopt;
-  const std::string& file = place.given.empty() ? place.own : place.given;
+  const std::string& file = place.file();
   absl::StatusOr<keys::Key> key = place.given.empty()
                                       ? UserKey(place, /*may_make=*/true)
                                       : ReadKeyFile(place.given);

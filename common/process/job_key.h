@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/keys/key_follower.h"
-#include "common/keys/role.h"
+#include "common/keys/key_holder.h"
 #include "proto/cluster.pb.h"
 #include "proto/keys.pb.h"
 
@@ -14,26 +14,24 @@ namespace slackline {
 
 struct KeyPlace {
   std::string given = {};  // A file that a flag names; empty: none does.
-  // The user's: slackline/key in $XDG_CONFIG_HOME, or in .config at home.
-  // Empty: this user has no home.
-  std::string own = {};
+  std::string own = {};    // The user's: UserKeyFileHere().
+
+  const std::string& file() const { return given.empty() ? own : given; }
 };
 
-// By the environment of this process.
-KeyPlace KeyPlaceHere(const std::string& given);
-
-// In the folder of a run, while it runs: the key of its job, and what its
-// workers hold of it.
+// In the folder of a run, while it runs: the key of its job, and
+// "worker-3.key", what the worker of that rank holds of it.
 inline constexpr char kJobKeyName[] = "job.key";
-inline constexpr char kWorkerKeyName[] = "worker.key";
+std::string WorkerKeyName(int rank);
 std::string JobKeyFileOf(const std::string& run_folder);
 
-// The keys of this process as `role` of the job; nullopt with insecure: true.
+// The keys of this process as `holder` in the job; nullopt with insecure: true.
 // The user's key is made where there is none and all of the job is on this
 // host. Errors as of ReadKeyFile() and KeyPlanFrom(); NotFound says how to get
 // one.
 absl::StatusOr<std::optional<KeySource>> KeysHere(
-    const config::ClusterConfig& config, Role role, const KeyPlace& place);
+    const config::ClusterConfig& config, const KeyHolder& holder,
+    const KeyPlace& place);
 
 // The key that the processes of a run get.
 struct KeyOfRun {

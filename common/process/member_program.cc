@@ -30,6 +30,7 @@
 #include "common/process/member_environment.h"
 #include "common/process/stop_signal.h"
 #include "common/process/usage_error.h"
+#include "common/process/user_key_file.h"
 #include "common/status.h"
 #include "common/utf8.h"
 #include "common/version.h"
@@ -352,7 +353,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     return ExitOnParseError(app, error,
                             {argv + std::min(argc, 1), argv + argc});
   }
-  flags.key = KeyPlaceHere(key);
+  flags.key = {.given = key, .own = UserKeyFileHere()};
   const absl::StatusOr<config::ClusterConfig> config =
       LoadMemberConfig(program, flags);
   if (!config.ok()) {

@@ -127,8 +127,9 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
                                         .index = flags.index,
                                         .port_given = flags.health_port,
                                         .time = time});
-         SL_ASSIGN_OR_RETURN(const std::optional<KeySource> keys,
-                             KeysHere(config, Role::kWorker, flags.key));
+         SL_ASSIGN_OR_RETURN(
+             const std::optional<KeySource> keys,
+             KeysHere(config, {Role::kWorker, Rank{flags.index}}, flags.key));
          WorkerPlace place(
              flags, config, time,
              health.ok() && *health != nullptr ? (*health)->board() : nullptr,

@@ -14,6 +14,7 @@
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/process/logging.h"
+#include "common/process/user_key_file.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "python/bindings/errors.h"
@@ -32,7 +33,7 @@ MemberFlags FlagsOf(const Worker::Place& place) {
   flags.data_dir = place.data_dir;
   flags.overrides.mode = place.mode;
   flags.health_port = place.health_port;
-  flags.key = KeyPlaceHere(place.key);
+  flags.key = {.given = place.key, .own = UserKeyFileHere()};
   return flags;
 }
 
@@ -96,7 +97,8 @@ Worker::Worker(const Place& place)
       workers_(static_cast<int>(WorkerProcesses(config_).size())),
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
       released_(std::make_shared<Released>()),
-      keys_(ValueOrThrow(KeysHere(config_, Role::kWorker, flags_.key))) {
+      keys_(ValueOrThrow(
+          KeysHere(config_, {Role::kWorker, Rank{flags_.index}}, flags_.key))) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
   health_ =

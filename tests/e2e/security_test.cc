@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -35,6 +36,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr absl::Duration kPromptly = absl::Seconds(20);
+constexpr const char* kKeysOfRun[] = {"run/job.key", "run/worker-0.key",
+                                      "run/worker-1.key", "run/worker-2.key",
+                                      "run/worker-3.key"};
 
 class SecurityTest : public JobTest {
  protected:
@@ -96,20 +100,19 @@ class SecurityTest : public JobTest {
               ReadText(Path("alone/model.safetensors")));
   }
 
-  // `slackline keys export` of the role, with that user's key.
+  // `slackline keys export` of the role, with that user's key. `name`: of the
+  // file, if not the role's.
   std::string Export(const std::string& config, const std::string& role,
-                     const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {"keys",
-                                      "export",
-                                      config,
-                                      "--role",
-                                      role,
-                                      "--out",
-                                      Path(absl::StrCat(role, ".key"))};
+                     const std::vector<std::string>& more = {},
+                     std::string name = "") {
+    if (name.empty()) name = role;
+    const std::string file = Path(absl::StrCat(name, ".key"));
+    std::vector<std::string> words = {"keys", "export", config, "--role",
+                                      role,   "--out",  file};
     words.insert(words.end(), more.begin(), more.end());
-    const std::unique_ptr<Process> made = StartTool("export-" + role, words);
+    const std::unique_ptr<Process> made = StartTool("export-" + name, words);
     EXPECT_EQ(made->WaitText(kPromptly), kEndedWell) << made->Output();
-    return Path(absl::StrCat(role, ".key"));
+    return file;
   }
 
   // How `slackline ARGUMENTS` has ended, and what it has said.
@@ -121,10 +124,19 @@ class SecurityTest : public JobTest {
   }
 };
 
+// The key that `slackline run` has given to a worker.
+Credentials WorkerKeyOf(const std::string& file, const std::string& job,
+                        int rank) {
+  return Must(KeyPlanFrom(Must(ReadKeyFile(file)), job,
+                          {Role::kWorker, Rank{rank}}, file))
+      .first;
+}
+
 // Sends what ends a job to all of its ports, as programs do that know its
-// protocol and not its key.
+// protocol and not its key. What it says of itself has these numbers.
 void Attack(const wire::StatusReply& status, const std::string& coordinator,
-            const std::optional<Credentials>& credentials) {
+            const std::optional<Credentials>& credentials, int index = 0,
+            Incarnation instance = 0) {
   ZmqTransport::Options options;
   if (credentials.has_value())
     options.keys = std::make_shared<LiveKeys>(*credentials);
@@ -155,7 +167,7 @@ void Attack(const wire::StatusReply& status, const std::string& coordinator,
          {PeerId::Kind::kObserver, PeerId::Kind::kWorker, PeerId::Kind::kServer,
           PeerId::Kind::kShardThread, PeerId::Kind::kCoordinator}) {
       channels.push_back(Must(transport.Connect(
-          {kind, 0, 0}, endpoint,
+          {kind, index, instance}, endpoint,
           {.linger = absl::ZeroDuration(), .watch_link = true})));
       poller.Add(*channels.back());
       for (const Message& message : messages)
@@ -200,14 +212,28 @@ TEST_F(SecurityTest, StrangersChangeNothing) {
 TEST_F(SecurityTest, AWorkersKeyOrdersNothing) {
   Target target = StartTarget();
   ASSERT_NE(target.run, nullptr);
-  const keys::Key key = Must(ReadKeyFile(Path("run/worker.key")));
-  Attack(
-      target.status, target.coordinator,
-      Must(KeyPlanFrom(key, target.config.job(), Role::kWorker, "it")).first);
+  Attack(target.status, target.coordinator,
+         WorkerKeyOf(Path("run/worker-0.key"), target.config.job(), 0));
   ExpectUnchanged(&target);
   EXPECT_GT(ReadJson(Path("run/summary.json"))["refused"]["not_allowed"], 0);
   EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
-              HasSubstr("who has the key of a worker may not"));
+              HasSubstr("who has the key of worker 0 may not"));
+}
+
+// It knows all that another worker is called by, and has a key of its own.
+TEST_F(SecurityTest, AWorkersKeyIsOfNoOtherWorker) {
+  Target target = StartTarget();
+  ASSERT_NE(target.run, nullptr);
+  const wire::WorkerMember& other = target.status.view().worker(2);
+  Attack(target.status, target.coordinator,
+         WorkerKeyOf(Path("run/worker-1.key"), target.config.job(), 1),
+         other.rank(), other.incarnation());
+  ExpectUnchanged(&target);
+  // Each message from the six connections that are in the other's name, or in
+  // that of a server.
+  EXPECT_GE(ReadJson(Path("run/summary.json"))["refused"]["not_allowed"], 6);
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              HasSubstr("who has the key of worker 1 may not be "));
 }
 
 TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
@@ -217,11 +243,17 @@ TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
       StartRun("run", config, {"--epochs=1000"});
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
       << run->Output();
-  for (const char* const name : {"run/job.key", "run/worker.key"}) {
+  std::set<std::string> secrets;
+  for (const char* const name : kKeysOfRun) {
+    secrets.insert(Must(ReadKeyFile(Path(name))).secret());
     struct stat about {};
     ASSERT_EQ(stat(Path(name).c_str(), &about), 0) << name;
     EXPECT_EQ(about.st_mode & 0777, 0600u) << name;
   }
+  EXPECT_EQ(secrets.size(), 5u) << "each worker has a key of its own";
+  EXPECT_EQ(Must(ReadKeyFile(Path("run/worker-3.key"))).rank(), 3);
+  EXPECT_THAT(ReadText(Path("run/logs/worker-1.log")),
+              HasSubstr("run/worker-1.key"));
   const std::string folder = Path("run");
   const std::string reader = Export(folder, "reader");
   const std::string worker = Export(folder, "worker");
@@ -241,7 +273,7 @@ TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
             HasSubstr("who has the key of a reader may not call 'stop'")));
   EXPECT_THAT(Tool("worker-looks", {"status", folder, "--key", worker}),
               AllOf(Not(HasSubstr(kEndedWell)),
-                    HasSubstr("holds what a WORKER has of the job")));
+                    HasSubstr("holds what a worker has of the job")));
   EXPECT_THAT(Tool("other-looks", {"status", folder, "--key", other}),
               AllOf(HasSubstr("exited with code 6"),
                     HasSubstr("has another key than this program")));
@@ -252,7 +284,7 @@ TEST_F(SecurityTest, EachKeyAllowsWhatItIsFor) {
   EXPECT_THAT(Tool("stop", {"stop", folder, "--key", operates}),
               HasSubstr(kEndedWell));
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  for (const char* const name : {"run/job.key", "run/worker.key"})
+  for (const char* const name : kKeysOfRun)
     EXPECT_FALSE(fs::exists(Path(name))) << "it is left in the folder";
 }
 
@@ -309,8 +341,8 @@ TEST_F(SecurityTest, WhoDoesNotFitIsToldWhy) {
   EXPECT_EQ(worker->WaitText(kJobMax), kFailed);
 }
 
-// Roles of their own, each with no more than it needs, and a job that ends as
-// any other.
+// Keys of their own, each with no more than it needs, or of any worker, as for
+// one that joins later; and a job that ends as any other.
 TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
   const std::string config = WriteWithPort("job.textproto", OverTcp());
   Tool("init", {"keys", "init", "--key", Path("user.key")});
@@ -325,6 +357,21 @@ TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
     EXPECT_EQ(server->WaitText(kPromptly), kFailed);
     EXPECT_THAT(server->Output(), HasSubstr("is to be a server"));
   }
+  std::vector<std::string> own;
+  for (const char* const rank : {"0", "1", "2"}) {
+    own.push_back(
+        absl::StrCat("--key=", Export(config, "worker", {user, "--index", rank},
+                                      absl::StrCat("worker-", rank))));
+  }
+  {
+    const std::unique_ptr<Process> other =
+        StartMember("other", "slackline_worker", 3, config, "out", {own[2]});
+    EXPECT_EQ(other->WaitText(kPromptly), kFailed);
+    EXPECT_THAT(other->Output(),
+                HasSubstr("holds what worker 2 has of the job, and this "
+                          "process is to be worker 3"));
+  }
+  own.push_back(worker);
   for (int i = 0; i < 2; ++i) {
     members.push_back(StartMember(absl::StrCat("server-", i),
                                   "slackline_server", i, config, "out", {all}));
@@ -332,7 +379,7 @@ TEST_F(SecurityTest, WorkersTrainWithWhatAWorkerHolds) {
   for (int i = 0; i < 4; ++i) {
     members.push_back(StartMember(absl::StrCat("worker-", i),
                                   "slackline_worker", i, config, "out",
-                                  {worker}));
+                                  {own[i]}));
   }
   for (const auto& member : members)
     EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
@@ -355,7 +402,8 @@ TEST_F(SecurityTest, AKeyIsExchangedWhileTheJobRuns) {
   ASSERT_TRUE(status.has_value()) << run->Output();
   const config::ClusterConfig job = Must(LoadJobConfig(cluster));
   const std::string reader = Export(Path("run"), "reader");
-  const keys::Key stolen = Must(ReadKeyFile(Path("run/worker.key")));
+  const Credentials stolen =
+      WorkerKeyOf(Path("run/worker-0.key"), job.job(), 0);
   EXPECT_THAT(Tool("rotate", {"keys", "rotate", "--key", user, "--in", "5s"}),
               AllOf(HasSubstr(kEndedWell), HasSubstr("a new key counts")));
   EXPECT_THAT(
@@ -370,8 +418,7 @@ TEST_F(SecurityTest, AKeyIsExchangedWhileTheJobRuns) {
   EXPECT_THAT(Tool("run-key", {"status", Path("run")}), HasSubstr(kEndedWell));
   EXPECT_THAT(Tool("user-key", {"status", cluster, "--key", user}),
               HasSubstr(kEndedWell));
-  Attack(*status, CoordinatorEndpoints(job).front(),
-         Must(KeyPlanFrom(stolen, job.job(), Role::kWorker, "it")).first);
+  Attack(*status, CoordinatorEndpoints(job).front(), stolen);
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_THAT(run->Output(), HasSubstr("the key of the job is exchanged"));
   EXPECT_EQ(ReadText(Path("run/model.safetensors")),

@@ -472,7 +472,7 @@ void AddAgents(Corpus* corpus) {
   start.mutable_start()->add_command("/bin/worker");
   (*start.mutable_start()->mutable_environment())["A"] = "b";
   agent::ToAgent port;
-  port.mutable_take_port()->set_host("h1");
+  port.mutable_reserve_port()->set_host("h1");
   corpus->Add(
       "agent", "asked",
       absl::StrCat(AgentFrame(begin), AgentFrame(start), AgentFrame(port)));

@@ -41,6 +41,7 @@ constexpr absl::Duration kDeadline = absl::Seconds(30);
 // In which what must not come would have come.
 constexpr absl::Duration kMoment = absl::Milliseconds(300);
 constexpr PeerId kWorker = {PeerId::Kind::kWorker, 2, 17};
+constexpr PeerId kOtherWorker = {PeerId::Kind::kWorker, 3, 17};
 constexpr PeerId kObserver = {PeerId::Kind::kObserver, 0, 5};
 constexpr PeerId kOtherServer = {PeerId::Kind::kShardThread, 1, 0};
 const ChannelOptions kWatched = {.linger = absl::ZeroDuration(),
@@ -57,10 +58,14 @@ ZmqTransport::Options Holding(const std::optional<Credentials>& credentials) {
   return options;
 }
 
+// Of the job, by its config.
+constexpr int kWorkers = 4;
+
 // What processes of the job "digits" hold.
-ZmqTransport::Options As(Role role) {
-  return Holding(CredentialsOf(SecretOfJob("digits"), role));
+ZmqTransport::Options As(const KeyHolder& holder) {
+  return Holding(CredentialsOf(SecretOfJob("digits"), holder, kWorkers));
 }
+const KeyHolder kWorkerTwo(Role::kWorker, Rank{2});
 
 Message Probe(uint64_t id) {
   Message message;
@@ -304,10 +309,10 @@ class ExchangeTest : public ::testing::Test {
  protected:
   static constexpr absl::Time kFrom = absl::FromUnixSeconds(1'800'000'000);
 
-  static std::shared_ptr<LiveKeys> Keys(Role role) {
+  static std::shared_ptr<LiveKeys> Keys(const KeyHolder& holder) {
     return std::make_shared<LiveKeys>(
-        KeyPlan{.first = CredentialsOf(SecretOfJob("digits"), role),
-                .next = CredentialsOf(SecretOfJob("letters"), role),
+        KeyPlan{.first = CredentialsOf(SecretOfJob("digits"), holder, kWorkers),
+                .next = CredentialsOf(SecretOfJob("letters"), holder, kWorkers),
                 .next_from = kFrom},
         kFrom - absl::Seconds(1));
   }
@@ -409,6 +414,20 @@ TEST_F(ExchangeTest, ConnectionsGoOnWithTheNewKeysAndTheOldOnesOpenNothing) {
   EXPECT_TRUE(IsServed(*channel, kDeadline));
 }
 
+// Also of workers with keys of their own, which are made of the new one then.
+TEST_F(ExchangeTest, KeysOfSingleWorkersAreExchangedWithTheJobs) {
+  const std::shared_ptr<LiveKeys> follows = Keys(kWorkerTwo);
+  ZmqTransport worker(With(follows));
+  auto channel = Must(worker.Connect(kWorker, tcp_, {}));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+  EXPECT_TRUE(server_->Advance(kFrom));
+  EXPECT_TRUE(follows->Advance(kFrom));
+  EXPECT_TRUE(IsServed(*channel, kDeadline));
+  ZmqTransport late(As(kWorkerTwo));
+  auto another = Must(late.Connect(kWorker, tcp_, {}));
+  EXPECT_FALSE(IsServed(*another, kMoment));
+}
+
 TEST_F(ExchangeTest, AWorkerThatIsFirstIsServedWhenTheServersFollow) {
   const std::shared_ptr<LiveKeys> follows = Keys(Role::kWorker);
   ZmqTransport worker(With(follows));
@@ -449,12 +468,15 @@ TEST_F(ExchangeTest, NothingIsSentToWhoHasShownAnOldKey) {
   EXPECT_TRUE(absl::IsNotFound(listener_->Send(kWorker, Probe(1))));
 }
 
-// A worker's door is known by the workers' key, and takes no servers for it.
+// A worker's door is known by the workers' key, and takes no servers for it,
+// whether a worker has a key of its own or not.
 TEST(WorkerDoorTest, IsKnownByTheWorkersKey) {
-  ZmqTransport worker(As(Role::kWorker));
+  ZmqTransport worker(As(kWorkerTwo));
   auto door = Must(worker.Listen({}));
   const std::string endpoint = Must(door->Bind("tcp://127.0.0.1:0"));
-  for (const Role from : {Role::kWorker, Role::kServer}) {
+  for (const KeyHolder& from :
+       {KeyHolder(Role::kWorker), KeyHolder(kWorkerTwo),
+        KeyHolder(Role::kWorker, Rank{3}), KeyHolder(Role::kServer)}) {
     ZmqTransport other(As(from));
     ChannelOptions options = kWatched;
     options.listener = Role::kWorker;
@@ -465,9 +487,40 @@ TEST(WorkerDoorTest, IsKnownByTheWorkersKey) {
   }
 }
 
+// What workers share opens nothing at a server.
+TEST_F(KeyedTransportTest, TheKeyOfWorkersDoorsIsNoneOfAWorker) {
+  Credentials own = CredentialsOf(SecretOfJob("digits"), Role::kWorker);
+  own.own = *own.door;
+  ZmqTransport worker(Holding(own));
+  auto channel = Must(worker.Connect(kWorker, endpoint_, kWatched));
+  EXPECT_THAT(AwaitRefusal(), HasSubstr("none of this job"));
+  ExpectServes();
+}
+
+// Each worker of the config has a key of its own, and no others do.
+TEST_F(KeyedTransportTest, WorkersOfTheConfigAreHeardWithKeysOfTheirOwn) {
+  for (int rank = kWorkers - 1; rank >= 0; --rank) {
+    ZmqTransport worker(As({Role::kWorker, Rank{rank}}));
+    for (const PeerId::Kind kind :
+         {PeerId::Kind::kWorker, PeerId::Kind::kSum}) {
+      auto channel = Must(worker.Connect({kind, rank, 17}, endpoint_, {}));
+      Must(channel->Send(Probe(1)));
+      const auto received = Receive(kDeadline);
+      ASSERT_TRUE(received.has_value()) << rank;
+      EXPECT_EQ(received->from, (PeerId{kind, rank, 17}));
+    }
+  }
+  EXPECT_EQ(Refused(), 0u);
+  ZmqTransport other(As({Role::kWorker, Rank{kWorkers}}));
+  auto channel =
+      Must(other.Connect({PeerId::Kind::kWorker, kWorkers, 17}, endpoint_, {}));
+  EXPECT_THAT(AwaitRefusal(), HasSubstr("none of this job"));
+  ExpectServes();
+}
+
 struct Overreach {
   const char* name;
-  Role role;
+  KeyHolder holder;
   PeerId self;
   std::function<void(wire::Header*)> says;
   const char* why;
@@ -489,7 +542,7 @@ TEST_P(OverreachTest, IsRefusedWhenItIsSeenAhead) {
 
 void OverreachTest::ExpectRefused(bool looked_ahead) {
   {
-    ZmqTransport peer(As(GetParam().role));
+    ZmqTransport peer(As(GetParam().holder));
     auto channel = Must(peer.Connect(GetParam().self, endpoint_, kWatched));
     Message message;
     GetParam().says(&message.header);
@@ -543,6 +596,41 @@ INSTANTIATE_TEST_SUITE_P(
         Overreach{"WorkerCallsItselfServer", Role::kWorker, kOtherServer,
                   [](wire::Header* header) { header->mutable_hand_over(); },
                   "may not be"},
+        Overreach{"WorkerCallsItselfAnother", kWorkerTwo, kOtherWorker,
+                  [](wire::Header* header) { header->mutable_push_request(); },
+                  "who has the key of worker 2 may not be worker.3.17"},
+        Overreach{"WorkerSumsAsAnother",
+                  kWorkerTwo,
+                  {PeerId::Kind::kSum, 3, 17},
+                  [](wire::Header* header) { header->mutable_sum_request(); },
+                  "may not be"},
+        Overreach{"WorkerLooksAsAnother",
+                  kWorkerTwo,
+                  {PeerId::Kind::kObserver, 3, 5},
+                  [](wire::Header* header) {
+                    header->mutable_call()->mutable_gather()->set_rank(2);
+                  },
+                  "may not be"},
+        Overreach{"WorkerJoinsAsAnother", kWorkerTwo, kWorker,
+                  [](wire::Header* header) {
+                    header->mutable_join_request()->set_role(
+                        wire::JoinRequest::WORKER);
+                    header->mutable_join_request()->set_index(3);
+                  },
+                  "may not speak for worker 3"},
+        Overreach{"WorkerGathersAsAnother", kWorkerTwo, kWorker,
+                  [](wire::Header* header) {
+                    header->mutable_call()->mutable_gather()->set_rank(3);
+                  },
+                  "may not speak for worker 3"},
+        Overreach{"WorkerSaysThatAnotherCannotJoin", kWorkerTwo, kWorker,
+                  [](wire::Header* header) {
+                    wire::CannotJoin& cannot =
+                        *header->mutable_call()->mutable_cannot_join();
+                    cannot.set_role(wire::JoinRequest::WORKER);
+                    cannot.set_index(3);
+                  },
+                  "may not speak for worker 3"},
         Overreach{"ReaderPushes", Role::kReader, kObserver,
                   [](wire::Header* header) { header->mutable_push_request(); },
                   "may not send 'push_request'"},

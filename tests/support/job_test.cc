@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/process/user_key_file.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tests/support/run_files.h"
@@ -169,7 +170,8 @@ std::optional<wire::StatusReply> JobTest::AwaitStatus(
   SL_CHECK(config.ok(), config.status().ToString());
   // That of the run, or of whoever started its processes by hand.
   const auto credentials =
-      KeyOfJob("", fs::path(cluster_file).parent_path().string(), *config);
+      KeyOfJob({.own = UserKeyFileHere()},
+               fs::path(cluster_file).parent_path().string(), *config);
   SL_CHECK(credentials.ok(), credentials.status().ToString());
   const auto client = CoordinatorClient::Connect(CoordinatorEndpoints(*config),
                                                  config->job(), *credentials);

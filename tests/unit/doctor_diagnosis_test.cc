@@ -179,7 +179,19 @@ TEST(DoctorDiagnosis, SaysWhichKeyTheJobHasAndHowItTravels) {
                               "mode 600\n"),
                     HasSubstr("\nok: n2: key: ZeroMQ can encrypt, and the key "
                               "of the job comes there by the agent (ssh)\n")));
+  // For processes that are started by hand.
+  const char* const kAnother =
+      "note: n2: key: the user's key there is another than here";
+  cluster.key().set_fingerprint("12ab");
+  EXPECT_THAT(text(), Not(HasSubstr(kAnother))) << "n2 has none";
+  cluster.at(2).set_key_fingerprint("12ab");
+  EXPECT_THAT(text(), Not(HasSubstr(kAnother)));
+  cluster.at(2).set_key_fingerprint("34cd");
+  EXPECT_THAT(text(), AllOf(HasSubstr(kAnother),
+                            HasSubstr("scp -p /h/key "
+                                      "n2:.config/slackline/key")));
   cluster.key().set_given(true);
+  EXPECT_THAT(text(), Not(HasSubstr(kAnother)));
   EXPECT_THAT(text(), HasSubstr("/h/key, named by --key, mode 600\n"));
   cluster.key().set_given(false);
   cluster.key().clear_mode();

@@ -71,25 +71,71 @@ TEST(CredentialsTest, EachRoleOfEachJobHasItsOwnKey) {
     for (const Role role :
          {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
       const Credentials held = CredentialsOf(JobSecret(kUser, job), role);
-      EXPECT_EQ(held.role, role);
+      EXPECT_EQ(held.holder, role);
+      EXPECT_TRUE(keys.insert(PublicKeyOf(held.own)).second);
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      const Credentials held =
+          CredentialsOf(JobSecret(kUser, job), {Role::kWorker, Rank{rank}});
+      EXPECT_EQ(held.holder, KeyHolder(Role::kWorker, Rank{rank}));
       EXPECT_TRUE(keys.insert(PublicKeyOf(held.own)).second);
     }
   }
 }
 
-TEST(CredentialsTest, ServersAdmitAllRolesAndWorkersThoseThatConnectToThem) {
+// Whom a process lets in with these credentials, of all whose keys there are.
+std::set<std::string> Admitted(const Credentials& by, const Secret& job) {
+  Admission admission(by);
+  std::set<std::string> admitted;
+  std::vector<KeyHolder> all = {Role::kServer, Role::kWorker, Role::kOperator,
+                                Role::kReader};
+  // Backwards, and twice: keys are made when they are asked for.
+  for (const int rank : {3, 2, 0, 1, 0, 3})
+    all.emplace_back(Role::kWorker, Rank{rank});
+  for (const KeyHolder& holder : all) {
+    const auto found =
+        admission.HolderOf(PublicKeyOf(CredentialsOf(job, holder).own));
+    if (!found.has_value()) continue;
+    EXPECT_EQ(*found, holder);
+    admitted.insert(holder.ToString());
+  }
+  return admitted;
+}
+
+TEST(CredentialsTest, ServersAdmitAllRolesAndTheWorkersThatThereAre) {
+  const Secret job = JobSecret(kUser, "digits");
+  EXPECT_EQ(
+      Admitted(CredentialsOf(job, Role::kServer, 3), job),
+      (std::set<std::string>{"a server", "a worker", "an operator", "a reader",
+                             "worker 0", "worker 1", "worker 2"}));
+  const Credentials server = CredentialsOf(job, Role::kServer);
+  EXPECT_EQ(Admitted(server, job),
+            (std::set<std::string>{"a server", "a worker", "an operator",
+                                   "a reader"}));
+  EXPECT_EQ(Admission(server).HolderOf(PublicKeyOf(*server.door)),
+            std::nullopt);
+  EXPECT_TRUE(Admitted(CredentialsOf(job, Role::kReader), job).empty());
+}
+
+TEST(CredentialsTest, WorkersShareADoorAndAdmitThoseThatConnectToThem) {
   const Secret job = JobSecret(kUser, "digits");
   const Credentials server = CredentialsOf(job, Role::kServer);
-  EXPECT_EQ(server.admits.size(), 4u);
-  for (const auto& [key, role] : server.admits)
-    EXPECT_EQ(key, PublicKeyOf(CredentialsOf(job, role).own));
-  const Credentials worker = CredentialsOf(job, Role::kWorker);
-  EXPECT_EQ(worker.admits.size(), 2u);
-  EXPECT_EQ(worker.admits.at(server.server), Role::kServer);
-  EXPECT_EQ(worker.ring->bytes(), server.ring->bytes());
-  const Credentials reader = CredentialsOf(job, Role::kReader);
-  EXPECT_TRUE(reader.admits.empty());
-  EXPECT_FALSE(reader.ring.has_value());
+  const Credentials one =
+      CredentialsOf(job, {Role::kWorker, Rank{1}}, /*workers=*/3);
+  const Credentials any = CredentialsOf(job, Role::kWorker);
+  for (const Credentials& worker : {one, any}) {
+    EXPECT_EQ(Admitted(worker, job), std::set<std::string>{"a server"});
+    EXPECT_EQ(Admission(worker).HolderOf(PublicKeyOf(*any.door)),
+              KeyHolder(Role::kWorker));
+    EXPECT_FALSE(worker.job.has_value()) << "it makes no keys of others";
+    EXPECT_EQ(worker.ring->bytes(), server.ring->bytes());
+    EXPECT_EQ(worker.ToListen().bytes(), any.door->bytes());
+    EXPECT_EQ(worker.ToConnect(Role::kServer).bytes(), worker.own.bytes());
+    EXPECT_EQ(worker.ListenerKey(Role::kWorker), PublicKeyOf(*any.door));
+  }
+  EXPECT_EQ(server.ToConnect(Role::kWorker).bytes(), server.own.bytes());
+  EXPECT_EQ(server.ListenerKey(Role::kWorker), PublicKeyOf(*any.door));
+  EXPECT_FALSE(CredentialsOf(job, Role::kReader).ring.has_value());
 }
 
 class KeyFileTest : public ::testing::Test {
@@ -208,14 +254,14 @@ TEST_F(KeyFileTest, PartsOfAKeyAllowWhatTheyAreFor) {
   const Credentials whole = Must(held(user, Role::kWorker));
   EXPECT_EQ(of_worker.own.bytes(), whole.own.bytes());
   EXPECT_EQ(of_worker.ring->bytes(), whole.ring->bytes());
-  EXPECT_EQ(of_worker.admits, whole.admits);
+  EXPECT_EQ(of_worker.door->bytes(), whole.door->bytes());
   for (const Role role : {Role::kServer, Role::kOperator}) {
     const absl::Status refused = held(worker, role).status();
     EXPECT_THAT(std::string(refused.message()),
-                HasSubstr(absl::StrCat("is to be a ", RoleName(role))));
+                HasSubstr("is to be " + KeyHolder(role).ToString()));
   }
   const keys::Key reader = Must(RoleKeyOf(job, "digits", Role::kReader, "it"));
-  EXPECT_EQ(Must(held(reader, Role::kOperator)).role, Role::kReader)
+  EXPECT_EQ(Must(held(reader, Role::kOperator)).holder, Role::kReader)
       << "who has it looks with it";
   EXPECT_FALSE(held(reader, Role::kWorker).ok());
   // Of another job.
@@ -225,6 +271,39 @@ TEST_F(KeyFileTest, PartsOfAKeyAllowWhatTheyAreFor) {
     EXPECT_THAT(std::string(held(other, Role::kWorker).status().message()),
                 HasSubstr("of job 'letters', not of 'digits'"));
   }
+}
+
+TEST_F(KeyFileTest, OfOneWorkerIsThatWorkersAlone) {
+  keys::Key user;
+  user.set_secret(kUser.ToHex());
+  const KeyHolder two(Role::kWorker, Rank{2});
+  const keys::Key of_two = Must(RoleKeyOf(user, "digits", two, "it"));
+  EXPECT_EQ(of_two.rank(), 2);
+  const auto held = [](const keys::Key& key, const KeyHolder& holder) {
+    return KeyPlanFrom(Must(ParseKey(KeyText(key), "text")), "digits", holder,
+                       "it");
+  };
+  const Credentials own = Must(held(of_two, two)).first;
+  EXPECT_EQ(own.holder, two);
+  EXPECT_EQ(own.own.bytes(), Must(held(user, two)).first.own.bytes());
+  EXPECT_THAT(
+      std::string(held(of_two, {Role::kWorker, Rank{3}}).status().message()),
+      HasSubstr("holds what worker 2 has of the job, and this process is to "
+                "be worker 3"));
+  // Who may be any worker may be this one, and remains any.
+  const keys::Key of_any = Must(RoleKeyOf(user, "digits", Role::kWorker, "it"));
+  EXPECT_FALSE(of_any.has_rank());
+  EXPECT_EQ(Must(held(of_any, two)).first.holder, KeyHolder(Role::kWorker));
+  EXPECT_NE(of_any.secret(), of_two.secret());
+}
+
+// As they were written before each worker had a key.
+TEST_F(KeyFileTest, OfBeforeIsReadToo) {
+  keys::Key user;
+  user.set_secret(kUser.ToHex());
+  const keys::Key worker = Must(RoleKeyOf(user, "digits", Role::kWorker, "it"));
+  Write(absl::StrCat(KeyText(worker), "worker: \"", worker.server(), "\"\n"));
+  EXPECT_EQ(Must(ReadKeyFile(file_)).secret(), worker.secret());
 }
 
 TEST_F(KeyFileTest, ItsSuccessorIsReadWithIt) {
@@ -284,7 +363,7 @@ TEST_F(KeyFileTest, WithASuccessorThatIsNoneSaysWhatIsWrong) {
                          "} } next_from: 12"),
             "has a successor itself"},
            {absl::StrCat("next { ", secret, "job: \"a\" } next_from: 12"),
-            "of another job or role"}}) {
+            "of another job, role or rank"}}) {
     Write(secret + rest);
     const absl::Status status = ReadKeyFile(file_).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << rest << status;
@@ -369,7 +448,7 @@ TEST_F(KeyFileTest, IsFollowedByAProcessThatRuns) {
   KeyFollower follower(
       {.file = file_,
        .job = "digits",
-       .role = Role::kServer,
+       .holder = Role::kServer,
        .plan = Must(KeyPlanFrom(key, "digits", Role::kServer, "it"))},
       [&](bool warns, const std::string& text) {
         const MutexLock lock(mutex);
@@ -399,6 +478,42 @@ TEST_F(KeyFileTest, IsFollowedByAProcessThatRuns) {
   EXPECT_EQ(follower.keys()->generation(), 1);
   EXPECT_NE(follower.keys()->Get()->credentials.own.bytes(),
             CredentialsOf(kUser, Role::kServer).own.bytes());
+}
+
+// The key of one worker: whose name may be on what it sends.
+TEST(AuthorityTest, AWorkersOwnKeySpeaksForNoOther) {
+  const KeyHolder two(Role::kWorker, Rank{2});
+  for (const auto kind :
+       {PeerId::Kind::kWorker, PeerId::Kind::kSum, PeerId::Kind::kObserver}) {
+    EXPECT_TRUE(MayBe(two, {kind, 2, 17}));
+    EXPECT_FALSE(MayBe(two, {kind, 3, 17}));
+    EXPECT_TRUE(MayBe(Role::kWorker, {kind, 3, 17}));
+  }
+  EXPECT_FALSE(MayBe(two, {PeerId::Kind::kServer, 2, 17}));
+  const auto why = [&](const wire::Header& header) {
+    EXPECT_EQ(WhyNotSay(Role::kWorker, header), "");
+    return WhyNotSay(two, header);
+  };
+  for (const int rank : {2, 3}) {
+    const std::string expected = rank == 2 ? "" : "may not speak for worker 3";
+    wire::Header join;
+    join.mutable_join_request()->set_role(wire::JoinRequest::WORKER);
+    join.mutable_join_request()->set_index(rank);
+    EXPECT_EQ(why(join), expected);
+    wire::Header cannot;
+    cannot.mutable_call()->mutable_cannot_join()->set_role(
+        wire::JoinRequest::WORKER);
+    cannot.mutable_call()->mutable_cannot_join()->set_index(rank);
+    EXPECT_EQ(why(cannot), expected);
+    wire::Header gather;
+    gather.mutable_call()->mutable_gather()->set_rank(rank);
+    EXPECT_EQ(why(gather), expected);
+  }
+  // A member's is that of its incarnation.
+  wire::Header gather;
+  gather.mutable_call()->set_incarnation(7);
+  gather.mutable_call()->mutable_gather();
+  EXPECT_EQ(why(gather), "");
 }
 
 // Every message that there is, and every call: who may send it.

@@ -14,6 +14,8 @@ struct Invocation {
   // What stands after the first "--": a program for the job's workers, and its
   // arguments. Empty: there is no "--".
   std::vector<std::string> worker_command;
+  std::string
+      user_key;  // The user's key file; empty: there is no home for one.
 };
 
 }  // namespace slackline

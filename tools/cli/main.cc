@@ -11,6 +11,7 @@
 
 #include "common/process/exit_code.h"
 #include "common/process/usage_error.h"
+#include "common/process/user_key_file.h"
 #include "common/version.h"
 #include "tools/cli/agent/agent.h"
 #include "tools/cli/checkpoint/checkpoint_flags.h"
@@ -35,7 +36,8 @@ slackline::Invocation OwnInvocation(int argc, char** argv) {
       .program = error ? argv[0] : self.string(),
       .bin_dir = error ? "." : self.parent_path().string(),
       .arguments = {argv + std::min(argc, 1), argv + argc},
-      .worker_command = {}};
+      .worker_command = {},
+      .user_key = slackline::UserKeyFileHere()};
   const std::vector<std::string>& all = invocation.arguments;
   const auto dashes = std::find(all.begin(), all.end(), "--");
   if (dashes != all.end()) invocation.worker_command = {dashes + 1, all.end()};
@@ -89,10 +91,10 @@ int main(int argc, char** argv) {
   slackline::AddInitCommand(&app, &exit_code);
   slackline::AddRunCommands(invocation, &app, &exit_code);
   slackline::AddDoctorCommand(invocation, &app, &exit_code);
-  slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
+  slackline::AddJobCommands(invocation, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);
-  slackline::AddKeysCommands(&app, &exit_code);
+  slackline::AddKeysCommands(invocation, &app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
   slackline::AddHelpCommands(&app, &exit_code);
   // Not for people, so no help names it.
@@ -100,7 +102,7 @@ int main(int argc, char** argv) {
                      "Starts the processes of a job on this host for "
                      "a slackline run on another one.")
       ->group("")
-      ->callback([&exit_code] { exit_code = slackline::RunAgent(); });
+      ->callback([&] { exit_code = slackline::RunAgent(invocation.user_key); });
   // After them: a command begins with the footer that is there then.
   app.footer(
       "Examples:\n"

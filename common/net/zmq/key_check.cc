@@ -6,14 +6,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 #include <utility>
-#include <vector>
 #include <zmq.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "common/thread_name.h"
 
 namespace slackline {
@@ -62,17 +60,26 @@ KeyCheck::Refusals KeyCheck::RefusalsIn(const std::string& domain) const {
 }
 
 std::string KeyCheck::UserIdOf(const User& user) {
-  return absl::StrCat(RoleName(user.role), " ", user.generation);
+  std::string id =
+      absl::StrCat(RoleName(user.holder.role), " ", user.generation);
+  if (user.holder.rank.has_value())
+    absl::StrAppend(&id, " ", static_cast<int32_t>(*user.holder.rank));
+  return id;
 }
 
 bool KeyCheck::UserOf(absl::string_view user_id, User* user) {
+  const std::vector<absl::string_view> words = absl::StrSplit(user_id, ' ');
+  if (words.size() < 2 || words.size() > 3) return false;
   for (const Role role :
        {Role::kServer, Role::kWorker, Role::kOperator, Role::kReader}) {
-    absl::string_view rest = user_id;
-    if (!absl::ConsumePrefix(&rest, RoleName(role))) continue;
-    user->role = role;
-    return absl::ConsumePrefix(&rest, " ") &&
-           absl::SimpleAtoi(rest, &user->generation);
+    if (words[0] != RoleName(role)) continue;
+    user->holder = role;
+    int32_t rank = 0;
+    if (words.size() == 3) {
+      if (!absl::SimpleAtoi(words[2], &rank)) return false;
+      user->holder.rank = Rank{rank};
+    }
+    return absl::SimpleAtoi(words[1], &user->generation);
   }
   return false;
 }
@@ -94,6 +101,22 @@ void KeyCheck::Run() {
   socket_->close();
 }
 
+std::optional<KeyHolder> KeyCheck::HolderIn(
+    const std::vector<zmq::message_t>& request, const LiveKeys::Held& held) {
+  if (request.size() != kKey + 1 ||
+      request[kMechanism].to_string_view() != "CURVE" ||
+      request[kKey].size() != Secret::kBytes) {
+    return std::nullopt;
+  }
+  if (!admission_.has_value() || admission_generation_ != held.generation) {
+    admission_.emplace(held.credentials);
+    admission_generation_ = held.generation;
+  }
+  PublicKey key;
+  std::memcpy(key.data(), request[kKey].data(), key.size());
+  return admission_->HolderOf(key);
+}
+
 void KeyCheck::Answer() {
   std::vector<zmq::message_t> request;
   do {
@@ -101,17 +124,8 @@ void KeyCheck::Answer() {
     if (!socket_->recv(request.back())) return;
   } while (request.back().more());
   const std::shared_ptr<const LiveKeys::Held> held = keys_->Get();
-  const std::map<PublicKey, Role>& admits = held->credentials.admits;
-  std::optional<Role> role;
-  if (request.size() == kKey + 1 &&
-      request[kMechanism].to_string_view() == "CURVE" &&
-      request[kKey].size() == Secret::kBytes) {
-    PublicKey key;
-    std::memcpy(key.data(), request[kKey].data(), key.size());
-    const auto admitted = admits.find(key);
-    if (admitted != admits.end()) role = admitted->second;
-  }
-  if (!role.has_value() && request.size() > kAddress) {
+  const std::optional<KeyHolder> holder = HolderIn(request, *held);
+  if (!holder.has_value() && request.size() > kAddress) {
     const MutexLock lock(mutex_);
     Refusals& refused = refusals_[request[kDomain].to_string()];
     ++refused.count;
@@ -122,10 +136,10 @@ void KeyCheck::Answer() {
   const std::vector<std::string> reply = {
       "1.0",
       id,
-      role.has_value() ? "200" : "400",
-      role.has_value() ? "OK" : "no key of the job",
-      role.has_value()
-          ? UserIdOf({.role = *role, .generation = held->generation})
+      holder.has_value() ? "200" : "400",
+      holder.has_value() ? "OK" : "no key of the job",
+      holder.has_value()
+          ? UserIdOf({.holder = *holder, .generation = held->generation})
           : "",
       ""};
   for (size_t i = 0; i < reply.size(); ++i) {

@@ -6,17 +6,21 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/keys/credentials.h"
 #include "common/keys/live_keys.h"
-#include "common/keys/role.h"
+#include "common/keys/key_holder.h"
 #include "common/mutex.h"
 
 namespace zmq {
 class context_t;
+class message_t;
 class socket_t;
 }  // namespace zmq
 
@@ -44,12 +48,13 @@ class KeyCheck {
   };
   Refusals RefusalsIn(const std::string& domain) const;
 
-  // A peer has shown the key of this role, of this generation of keys.
+  // A peer has shown this holder's key, of this generation of keys.
   struct User {
-    Role role = Role::kReader;
+    KeyHolder holder = Role::kReader;
     int64_t generation = 0;
   };
-  // What a message of an admitted peer has as its "User-Id": "worker 0".
+  // What a message of an admitted peer has as its "User-Id": "worker 0" of
+  // generation 0, and "worker 0 3" if its key is that of worker 3.
   static std::string UserIdOf(const User& user);
   // False if it is no such text.
   static bool UserOf(absl::string_view user_id, User* user);
@@ -60,12 +65,18 @@ class KeyCheck {
   void Run();
 
   void Answer();
+  // Whose the key is that a request of ZeroMQ brings.
+  std::optional<KeyHolder> HolderIn(const std::vector<zmq::message_t>& request,
+                                    const LiveKeys::Held& held);
 
   const std::shared_ptr<const LiveKeys> keys_;
   std::atomic<bool> alive_{true};
   mutable Mutex mutex_;
   std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<zmq::socket_t> socket_;  // Of thread_.
+  // Of thread_:
+  const std::unique_ptr<zmq::socket_t> socket_;
+  std::optional<Admission> admission_;  // With the keys of this generation.
+  int64_t admission_generation_ = 0;
   std::thread thread_;
 };
 

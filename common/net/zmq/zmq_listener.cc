@@ -264,12 +264,12 @@ std::string ZmqListener::WhyRefused(zmq::message_t& header,
     return "has shown a key that has been exchanged since";
   }
   const std::string why =
-      MayBe(user.role, incoming.from.kind)
-          ? WhyNotSay(user.role, incoming.message.header)
+      MayBe(user.holder, incoming.from)
+          ? WhyNotSay(user.holder, incoming.message.header)
           : absl::StrCat("may not be ", incoming.from.ToString());
   return why.empty() ? ""
-                     : absl::StrCat("who has the key of a ",
-                                    RoleName(user.role), " ", why);
+                     : absl::StrCat("who has the key of ",
+                                    user.holder.ToString(), " ", why);
 }
 
 absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {

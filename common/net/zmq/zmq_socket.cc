@@ -193,14 +193,11 @@ ZmqSocket::ZmqSocket(zmq::context_t& context, int type,
 ZmqSocket::~ZmqSocket() = default;
 
 void ZmqSocket::ConnectWith(const Credentials& credentials) {
-  const PublicKey& other = options_.listener == Role::kServer
-                               ? credentials.server
-                               : credentials.worker;
-  socket_.set(zmq::sockopt::curve_serverkey, KeyBuffer(other));
-  socket_.set(zmq::sockopt::curve_publickey,
-              KeyBuffer(PublicKeyOf(credentials.own)));
-  socket_.set(zmq::sockopt::curve_secretkey,
-              KeyBuffer(credentials.own.bytes()));
+  const Secret& own = credentials.ToConnect(options_.listener);
+  socket_.set(zmq::sockopt::curve_serverkey,
+              KeyBuffer(credentials.ListenerKey(options_.listener)));
+  socket_.set(zmq::sockopt::curve_publickey, KeyBuffer(PublicKeyOf(own)));
+  socket_.set(zmq::sockopt::curve_secretkey, KeyBuffer(own.bytes()));
   encrypted_ = true;
   if (tag_ == nullptr) tag_ = std::make_unique<PayloadTag>();
 }
@@ -208,7 +205,7 @@ void ZmqSocket::ConnectWith(const Credentials& credentials) {
 void ZmqSocket::ListenWith(const Credentials& credentials) {
   socket_.set(zmq::sockopt::curve_server, true);
   socket_.set(zmq::sockopt::curve_secretkey,
-              KeyBuffer(credentials.own.bytes()));
+              KeyBuffer(credentials.ToListen().bytes()));
   encrypted_ = true;
   if (tag_ == nullptr) tag_ = std::make_unique<PayloadTag>();
 }

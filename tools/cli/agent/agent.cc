@@ -134,11 +134,13 @@ absl::Status FindDataFiles(const agent::Begin& begin) {
 
 class Agent {
  public:
-  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals)
+  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals,
+        const std::string& user_key)
       : in_(std::move(in)),
         out_(std::move(out)),
         signals_(signals),
-        heard_(time_.Now()) {}
+        heard_(time_.Now()),
+        examiner_(user_key) {}
 
   int Run() {
     SendHello();
@@ -344,7 +346,7 @@ class Agent {
   // They go with this agent: the folder is of this host alone.
   absl::Status TakeKeys(const agent::Keys& keys) {
     // Those before them are replaced, and removed by nobody.
-    const auto take = [&](const char* name,
+    const auto take = [&](const std::string& name,
                           const std::string& text) -> absl::Status {
       if (text.empty()) return absl::OkStatus();
       SL_ASSIGN_OR_RETURN(const keys::Key key, ParseKey(text, name));
@@ -355,7 +357,9 @@ class Agent {
       return absl::OkStatus();
     };
     SL_RETURN_IF_ERROR(take(kJobKeyName, keys.job_key()));
-    return take(kWorkerKeyName, keys.worker_key());
+    for (const auto& [rank, text] : keys.worker_key())
+      SL_RETURN_IF_ERROR(take(WorkerKeyName(rank), text));
+    return absl::OkStatus();
   }
 
   void ExchangeKeys(const agent::Keys& keys) {
@@ -373,7 +377,7 @@ class Agent {
 
   void PutFile(const agent::FilePart& part) {
     if (!put_.has_value()) return;
-    const absl::Status taken = put_->Take(host_name_, part);
+    const absl::Status taken = put_->Add(host_name_, part);
     if (taken.ok()) return;
     agent::FromAgent message;
     message.set_note(absl::StrCat("warning: host ", host_name_,
@@ -583,7 +587,7 @@ absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> TakeStreams() {
 
 }  // namespace
 
-int RunAgent() {
+int RunAgent(const std::string& user_key) {
   signal(SIGPIPE, SIG_IGN);  // A closed stdout shows in write().
   absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> streams =
       TakeStreams();
@@ -596,7 +600,7 @@ int RunAgent() {
     return kExitFailed;
   }
   return Agent(std::move(streams->first), std::move(streams->second),
-               signals->get())
+               signals->get(), user_key)
       .Run();
 }
 

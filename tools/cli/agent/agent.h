@@ -5,9 +5,12 @@
 // other side is gone: all processes are killed, and the agent ends.
 #pragma once
 
+#include <string>
+
 namespace slackline {
 
-// Returns the exit code: kExitDone if stdin was closed. Leaves no process.
-int RunAgent();
+// `user_key`: the user's key file on this host. Returns the exit code:
+// kExitDone if stdin was closed. Leaves no process.
+int RunAgent(const std::string& user_key);
 
 }  // namespace slackline

@@ -46,7 +46,7 @@ bool IsSentName(const std::string& name) {
          !absl::StrContains(last, ".partial-") &&
          !absl::StartsWith(last, "coordinator.state") &&
          name != "cluster.textproto" && !absl::StartsWith(last, "job.key") &&
-         !absl::StartsWith(last, "worker.key");
+         !(absl::StartsWith(last, "worker-") && absl::EndsWith(last, ".key"));
 }
 
 ChangedFiles::ChangedFiles(std::string folder, bool all)

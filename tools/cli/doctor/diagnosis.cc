@@ -309,6 +309,18 @@ class Diagnosis {
                       : absl::StrCat("ZeroMQ can encrypt, and the key of the "
                                      "job comes there by the agent (",
                                      engine, ")"));
+    const doctor::KeyFacts& here = facts_.key();
+    const std::string& there = host.facts().key_fingerprint();
+    if (here.given() || here.fingerprint().empty() || there.empty() ||
+        there == here.fingerprint()) {
+      return;
+    }
+    findings_.Add(
+        doctor::NOTE, host.name(), "key",
+        "the user's key there is another than here",
+        "processes that are started by hand need the same one",
+        ShellLine({"scp", "-p", here.file(),
+                   absl::StrCat(host.name(), ":.config/slackline/key")}));
   }
 
   void Key(const doctor::KeyFacts& key) {

@@ -245,8 +245,7 @@ class JobExaminer {
         if (!absl::c_linear_search(look.name(), host)) look.add_name(host);
       }
     }
-    *examination->facts().mutable_key() =
-        LookAtKey(config_, KeyPlaceHere(options_.key));
+    *examination->facts().mutable_key() = LookAtKey(config_, options_.key);
     look.set_mark(mark_);
     look.set_keep_marks(true);
     if (SharesFolders(examination->job()))

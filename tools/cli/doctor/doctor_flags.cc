@@ -14,6 +14,7 @@ void AddDoctorCommand(const Invocation& invocation, CLI::App* app,
   const auto asked = std::make_shared<DoctorOptions>();
   RunOptions& run = asked->run;
   run.bin_dir = invocation.bin_dir;
+  run.key.own = invocation.user_key;
   run.overrides.worker_command = invocation.worker_command;
   CLI::App* const command = app->add_subcommand(
       "doctor",

@@ -43,6 +43,7 @@
 #include "common/time/time_source.h"
 #include "common/version.h"
 #include "job/job_config.h"
+#include "tools/cli/doctor/key_facts.h"
 #include "tools/cli/file_descriptor.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/capacity.h"
@@ -508,7 +509,10 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
       ParseJobConfig(look.config(), "cluster.textproto");
   if (!config.ok()) {
     facts.set_config_error(std::string(config.status().message()));
-  } else if (!look.data_folder().empty() && config->has_data()) {
+    return facts;
+  }
+  facts.set_key_fingerprint(KeyFingerprint(config->job(), user_key_));
+  if (!look.data_folder().empty() && config->has_data()) {
     for (doctor::DataFile& file :
          LookAtData(config->data(), look.data_folder())) {
       *facts.add_data_file() = std::move(file);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,9 @@ namespace slackline {
 // takes. Its end removes what it has left on the host. Belongs to one thread.
 class HostExaminer {
  public:
-  HostExaminer() = default;
+  // With the user's key file there, to compare it; empty: it is not looked at.
+  explicit HostExaminer(std::string user_key = "")
+      : user_key_(std::move(user_key)) {}
   ~HostExaminer();
   HostExaminer(const HostExaminer&) = delete;
   HostExaminer& operator=(const HostExaminer&) = delete;
@@ -29,6 +32,7 @@ class HostExaminer {
   doctor::FolderFacts LookAtFolder(const doctor::Folder& folder,
                                    const doctor::Look& look);
 
+  const std::string user_key_;
   std::vector<std::string> marks_;  // Paths.
   std::unique_ptr<Doors> doors_;
 };

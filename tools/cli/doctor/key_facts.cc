@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/keys/key_file.h"
+#include "common/keys/secret.h"
 
 namespace slackline {
 namespace {
@@ -33,7 +34,7 @@ doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
   doctor::KeyFacts facts;
   facts.set_insecure(config.insecure());
   facts.set_given(!place.given.empty());
-  facts.set_file(facts.given() ? place.given : place.own);
+  facts.set_file(place.file());
   if (facts.insecure() || facts.file().empty()) return facts;
   struct stat about {};
   if (stat(facts.file().c_str(), &about) == 0)
@@ -42,12 +43,23 @@ doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
   const absl::StatusOr<keys::Key> key = ReadKeyFile(facts.file());
   const absl::Status usable =
       key.ok() ? JobKeyOf(*key, config.job(), name).status() : key.status();
+  facts.set_fingerprint(KeyFingerprint(config.job(), facts.file()));
   if (absl::IsNotFound(usable)) {
     facts.set_can_be_made(!facts.given() && CanBeWritten(facts.file()));
   } else {
     facts.set_error(std::string(usable.message()));
   }
   return facts;
+}
+
+std::string KeyFingerprint(const std::string& job, const std::string& file) {
+  const absl::StatusOr<keys::Key> key = ReadKeyFile(file);
+  if (!key.ok()) return "";
+  const absl::StatusOr<keys::Key> of_job = JobKeyOf(*key, job, file);
+  Secret secret({});
+  if (!of_job.ok() || !Secret::FromHex(of_job->secret(), &secret)) return "";
+  constexpr size_t kDigits = 16;
+  return secret.Derive("slackline fingerprint").ToHex().substr(0, kDigits);
 }
 
 }  // namespace slackline

@@ -1,6 +1,8 @@
 // The key that a job would have, looked at where `slackline run` would take it.
 #pragma once
 
+#include <string>
+
 #include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 #include "proto/doctor.pb.h"
@@ -10,5 +12,8 @@ namespace slackline {
 // Makes no key, though the start of the job would.
 doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
                            const KeyPlace& place);
+
+// As KeyFacts.fingerprint, of the key of the job that is made of this file.
+std::string KeyFingerprint(const std::string& job, const std::string& file);
 
 }  // namespace slackline

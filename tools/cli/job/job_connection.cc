@@ -30,18 +30,18 @@ std::string ClusterFileOf(const std::string& config) {
   return (fs::path(config) / "cluster.textproto").string();
 }
 
-std::string KeyFileOf(const std::string& given, const std::string& config) {
-  if (!given.empty() || !IsRunFolder(config)) return given;
+KeyPlace KeyPlaceOf(KeyPlace place, const std::string& config) {
+  if (!place.given.empty() || !IsRunFolder(config)) return place;
   std::string file = JobKeyFileOf(config);
   std::error_code error;
-  return fs::exists(file, error) ? file : "";
+  if (fs::exists(file, error)) place.given = std::move(file);
+  return place;
 }
 
 absl::StatusOr<std::optional<KeySource>> KeyOfJob(
-    const std::string& given, const std::string& path,
+    const KeyPlace& place, const std::string& path,
     const config::ClusterConfig& config) {
-  return KeysHere(config, Role::kOperator,
-                  KeyPlaceHere(KeyFileOf(given, path)));
+  return KeysHere(config, Role::kOperator, KeyPlaceOf(place, path));
 }
 
 bool HasEnded(const std::string& config) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/keys/key_follower.h"
+#include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "tools/cli/job/coordinator_client.h"
@@ -19,19 +20,18 @@ namespace slackline {
 struct JobOptions {
   std::string config;  // A cluster config, or the folder of a run, with one.
   absl::Duration wait_max = absl::Seconds(3);  // For each answer.
-  std::string key = {};  // A file with the job's key; empty: see KeyOfJob().
+  KeyPlace key = {};                           // As for KeyOfJob().
 };
 
 bool IsRunFolder(const std::string& config);
 // The config itself, or the one that is in the folder.
 std::string ClusterFileOf(const std::string& config);
 
-// The file with the key that the flag names, or that is in the folder; empty:
-// neither is there, and the user's is meant.
-std::string KeyFileOf(const std::string& given, const std::string& config);
+// The place of the key that the flag names, or else of that in the folder.
+KeyPlace KeyPlaceOf(KeyPlace place, const std::string& config);
 // What this program, as an operator, holds of the key of the job.
 absl::StatusOr<std::optional<KeySource>> KeyOfJob(
-    const std::string& given, const std::string& path,
+    const KeyPlace& place, const std::string& path,
     const config::ClusterConfig& config);
 
 // A folder whose run has ended: nobody needs to be asked, the summary is there.

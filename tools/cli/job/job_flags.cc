@@ -29,14 +29,15 @@ void AddOutputFlags(CLI::App* command, const char* wait_help,
                     "Plan and moves as JSON instead of tables");
 }
 
-void AddWatchCommands(CLI::App* app, int* exit_code) {
+void AddWatchCommands(const Invocation& invocation, CLI::App* app,
+                      int* exit_code) {
   const auto status = std::make_shared<StatusOptions>();
   CLI::App* const status_command =
       app->add_subcommand("status",
                           "Shows how a running job stands, member by member; "
                           "of the folder of a run "
                           "that has ended: how, with its results.");
-  AddJobFlags(status_command, &status->job);
+  AddJobFlags(invocation, status_command, &status->job);
   AddTableFlags(status_command, &status->table);
   status_command->add_flag("--json", status->json,
                            "Everything the coordinator knows, as JSON; of a "
@@ -78,7 +79,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "top",
       "Shows the status of a running job again and again, until the job ends "
       "or Ctrl-C.");
-  AddJobFlags(top_command, &top->job);
+  AddJobFlags(invocation, top_command, &top->job);
   AddTableFlags(top_command, &top->table);
   top_command
       ->add_option_function<int>(
@@ -104,7 +105,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "https://ui.perfetto.dev: phases of steps, messages from their sending "
       "to their answer, and what the coordinator does "
       "(docs/manual/watching.md).");
-  AddJobFlags(trace_command, &trace->job);
+  AddJobFlags(invocation, trace_command, &trace->job);
   AddTimelineSeconds(trace_command, "--seconds", &trace->time,
                      "How long; default: 10");
   trace_command->add_option(
@@ -133,7 +134,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "Shows a running job on a page in the browser: members, who holds whom "
       "up, curves, load, what has happened, and buttons for orders. Prints the "
       "address, and serves the page until Ctrl-C.");
-  AddJobFlags(open_command, &open->job);
+  AddJobFlags(invocation, open_command, &open->job);
   open_command->add_option(
       "--host", open->page.host,
       "Address of this machine at which the page is; default: 127.0.0.1, which "
@@ -155,7 +156,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "it "
       "is on the disk: `slackline run --resume` goes on from it "
       "(docs/manual/checkpoints.md).");
-  AddJobFlags(checkpoint_command, &checkpoint->job);
+  AddJobFlags(invocation, checkpoint_command, &checkpoint->job);
   checkpoint_command
       ->add_option_function<int64_t>(
           "--deadline-ms",
@@ -183,7 +184,7 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       "Ends a running job early, as at its last step: all workers complete the "
       "same number of steps, and the model is evaluated and kept. Waits for "
       "it.");
-  AddJobFlags(stop_command, &stop->job);
+  AddJobFlags(invocation, stop_command, &stop->job);
   stop_command->add_option("--reason", stop->reason,
                            "What logs and status say about it; default: "
                            "stopped by the user");
@@ -212,14 +213,14 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   });
 }
 
-void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
+void AddRebalanceCommands(const Invocation& invocation, CLI::App* app,
                           int* exit_code) {
   const auto rebalance = std::make_shared<RebalanceOptions>();
   CLI::App* const rebalance_command = app->add_subcommand(
       "rebalance",
       "Moves shards of a running job from busy servers to idle ones: shows the "
       "plan and its reasons, waits until it is done, shows what it has cost.");
-  AddJobFlags(rebalance_command, &rebalance->job);
+  AddJobFlags(invocation, rebalance_command, &rebalance->job);
   CLI::Option* const dry_run = rebalance_command->add_flag(
       "--dry-run", rebalance->dry_run, "Only show the plan, move nothing");
   AddOutputFlags(rebalance_command,
@@ -233,7 +234,7 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
   const auto move = std::make_shared<MoveOptions>();
   CLI::App* const move_command = app->add_subcommand(
       "move", "Moves given shards of a running job to a server.");
-  AddJobFlags(move_command, &move->job);
+  AddJobFlags(invocation, move_command, &move->job);
   move_command
       ->add_option("SHARD", move->shards,
                    "Shard ids (3), ranges of them (3-7), tables (all their "
@@ -256,7 +257,7 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
       "drain",
       "Moves all shards of a server away; the server then leaves the job. Not "
       "for the server that hosts the coordinator.");
-  AddJobFlags(drain_command, &drain->job);
+  AddJobFlags(invocation, drain_command, &drain->job);
   drain_command->add_option("SERVER", drain->server, "Its index")
       ->required()
       ->check(CLI::Range(0, 1000000));
@@ -270,12 +271,12 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
       app->add_subcommand("servers", "Changes the servers of a running job.");
   servers_command->require_subcommand(1);
   const auto add = std::make_shared<AddServerOptions>();
-  add->bin_dir = bin_dir;
+  add->bin_dir = invocation.bin_dir;
   CLI::App* const add_command = servers_command->add_subcommand(
       "add",
       "Starts one more server on this machine, in the background, and waits "
       "until it is in the job. It ends with the job.");
-  AddJobFlags(add_command, &add->job);
+  AddJobFlags(invocation, add_command, &add->job);
   add_command->add_option(
       "--host", add->host,
       "Address of this machine to which workers connect; default: that of the "
@@ -296,7 +297,8 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
   add_command->callback([=] { *exit_code = AddServer(*add); });
 }
 
-void AddModeCommands(CLI::App* app, int* exit_code) {
+void AddModeCommands(const Invocation& invocation, CLI::App* app,
+                     int* exit_code) {
   CLI::App* const mode_command = app->add_subcommand(
       "mode", "Shows or changes how a running job synchronises.");
   mode_command->require_subcommand(1);
@@ -306,7 +308,7 @@ void AddModeCommands(CLI::App* app, int* exit_code) {
       "show",
       "Shows the mode, the phases before and after it, what the policy sees, "
       "and what the last changes have cost.");
-  AddJobFlags(show_command, &show->job);
+  AddJobFlags(invocation, show_command, &show->job);
   show_command->add_flag("--json", show->json, "The same as JSON");
   show_command->callback([=] { *exit_code = ShowModes(*show); });
 
@@ -315,7 +317,7 @@ void AddModeCommands(CLI::App* app, int* exit_code) {
       "set",
       "Changes the mode, without a restart: waits until all workers train in "
       "the new one, shows since when and how long they stood still.");
-  AddJobFlags(set_command, &set->job);
+  AddJobFlags(invocation, set_command, &set->job);
   set_command->add_option("MODE", set->mode, kModeHelp)->required();
   set_command->add_flag("--wait,!--no-wait", set->wait,
                         "Until the mode has changed, the default; with "
@@ -340,13 +342,15 @@ void AddTrainFlags(CLI::App* command, std::vector<std::string>* sets) {
   }
 }
 
-void AddJobFlags(CLI::App* command, JobOptions* options) {
+void AddJobFlags(const Invocation& invocation, CLI::App* command,
+                 JobOptions* options) {
+  options->key.own = invocation.user_key;
   command
       ->add_option("CONFIG", options->config,
                    "The cluster config, or the folder of a run")
       ->required();
   command->add_option(
-      "--key", options->key,
+      "--key", options->key.given,
       "The file with the job's key, or with what an operator or a reader holds "
       "of it; default: that in the folder of the run, else "
       "~/.config/slackline/key");
@@ -378,10 +382,11 @@ void AddTableFlags(CLI::App* command, StatusTableOptions* options) {
       ->needs(shards);
 }
 
-void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code) {
-  AddWatchCommands(app, exit_code);
-  AddModeCommands(app, exit_code);
-  AddRebalanceCommands(bin_dir, app, exit_code);
+void AddJobCommands(const Invocation& invocation, CLI::App* app,
+                    int* exit_code) {
+  AddWatchCommands(invocation, app, exit_code);
+  AddModeCommands(invocation, app, exit_code);
+  AddRebalanceCommands(invocation, app, exit_code);
 }
 
 }  // namespace slackline

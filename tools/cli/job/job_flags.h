@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/cli/invocation.h"
 #include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/status_table.h"
 
@@ -27,8 +28,9 @@ inline constexpr char kDelaysHelp[] =
 // flag that fills it, --set. `*sets` must outlive the parsing.
 void AddTrainFlags(CLI::App* command, std::vector<std::string>* sets);
 
-// CONFIG and --timeout-ms. `*options` must outlive the parsing.
-void AddJobFlags(CLI::App* command, JobOptions* options);
+// CONFIG, --key and --timeout-ms. `*options` must outlive the parsing.
+void AddJobFlags(const Invocation& invocation, CLI::App* command,
+                 JobOptions* options);
 
 // How long a timeline is recorded: from kTimelineMin to kTimelineMax. `*time`
 // must outlive the parsing.
@@ -39,9 +41,8 @@ CLI::Option* AddTimelineSeconds(CLI::App* command, const std::string& name,
 void AddTableFlags(CLI::App* command, StatusTableOptions* options);
 
 // status, top, trace, checkpoint, stop, mode, rebalance, move, drain and
-// servers. `bin_dir` is the default of --bin-dir. When one of them has run, its
-// exit code is in
-// `*exit_code`.
-void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code);
+// servers. When one of them has run, its exit code is in `*exit_code`.
+void AddJobCommands(const Invocation& invocation, CLI::App* app,
+                    int* exit_code);
 
 }  // namespace slackline

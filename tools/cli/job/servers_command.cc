@@ -43,7 +43,7 @@ std::vector<std::string> Command(const AddServerOptions& options, int index) {
   if (IsRunFolder(options.job.config)) {
     command.push_back(absl::StrCat("--out=", options.job.config));
   }
-  const std::string key = KeyFileOf(options.job.key, options.job.config);
+  const std::string key = KeyPlaceOf(options.job.key, options.job.config).given;
   if (!key.empty()) command.push_back(absl::StrCat("--key=", key));
   return command;
 }

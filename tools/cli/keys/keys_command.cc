@@ -1,12 +1,14 @@
 #include "tools/cli/keys/keys_command.h"
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/keys/key_file.h"
 #include "common/process/job_key.h"
@@ -17,20 +19,34 @@
 namespace slackline {
 namespace {
 
-absl::StatusOr<keys::Key> PartOf(const keys::Key& key, const std::string& job,
-                                 const std::string& role,
-                                 const std::string& name) {
-  if (role == "all") return JobKeyOf(key, job, name);
-  for (const Role of : {Role::kWorker, Role::kOperator, Role::kReader}) {
-    if (role == RoleName(of)) return RoleKeyOf(key, job, of, name);
+// Whom the key is for; nullopt: all of the job.
+absl::StatusOr<std::optional<KeyHolder>> HolderOf(
+    const ExportKeyOptions& options, int workers) {
+  if (options.index.has_value() && options.role != RoleName(Role::kWorker)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--index: is given with --role ", options.role,
+                     "; worker alone has one"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--role: '", role, "' is none of worker, operator, reader and all"));
+  if (options.index.has_value() &&
+      (*options.index < 0 || *options.index >= workers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--index: value is ", *options.index,
+                     ", the config has workers 0 to ", workers - 1));
+  }
+  if (options.role == "all") return std::nullopt;
+  for (const Role of : {Role::kWorker, Role::kOperator, Role::kReader}) {
+    if (options.role != RoleName(of)) continue;
+    KeyHolder holder = of;
+    if (options.index.has_value()) holder.rank = Rank{*options.index};
+    return holder;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--role: '", options.role,
+                   "' is none of worker, operator, reader and all"));
 }
 
-absl::StatusOr<std::string> FileOf(const std::string& given) {
-  std::string file = given.empty() ? KeyPlaceHere("").own : given;
-  if (!file.empty()) return file;
+absl::StatusOr<std::string> FileOf(const KeyPlace& place) {
+  if (!place.file().empty()) return place.file();
   return absl::NotFoundError(
       "this user has no home, where its key would be; name a file with --key");
 }
@@ -46,7 +62,7 @@ constexpr absl::Duration kRotateInMax = absl::Hours(24);
 }  // namespace
 
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
-  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.file));
+  SL_ASSIGN_OR_RETURN(const std::string file, FileOf(options.key));
   const absl::Status written =
       WriteKeyFile(file, NewUserKey(), /*replace=*/options.force);
   if (absl::IsAlreadyExists(written)) {
@@ -58,7 +74,7 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
         "jobs that run go on with the old one, and need it)\n");
   }
   SL_RETURN_IF_ERROR(written);
-  if (!options.file.empty()) {
+  if (!options.key.given.empty()) {
     return absl::StrCat(file, ": made. Give it to the processes of a job with ",
                         ShellLine({absl::StrCat("--key=", file)}), "\n");
   }
@@ -72,7 +88,7 @@ absl::StatusOr<std::string> InitKey(const InitKeyOptions& options) {
 }
 
 absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
-  SL_ASSIGN_OR_RETURN(std::string file, FileOf(options.file));
+  SL_ASSIGN_OR_RETURN(std::string file, FileOf(options.key));
   // Behind a link, so that all who share the file see it.
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(file, error);
@@ -124,20 +140,22 @@ absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
     return absl::FailedPreconditionError(
         absl::StrCat(options.config, ": insecure: true: the job has no key"));
   }
-  const std::string given = KeyFileOf(options.key, options.config);
-  const KeyPlace place = KeyPlaceHere(given);
-  const std::string& file = given.empty() ? place.own : given;
+  const std::string file = KeyPlaceOf(options.key, options.config).file();
+  SL_ASSIGN_OR_RETURN(
+      const std::optional<KeyHolder> holder,
+      HolderOf(options, static_cast<int>(WorkerProcesses(*config).size())));
   SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(file));
+  const std::string name = absl::StrCat("key file ", file);
   SL_ASSIGN_OR_RETURN(const keys::Key part,
-                      PartOf(key, config->job(), options.role,
-                             absl::StrCat("key file ", file)));
+                      holder.has_value()
+                          ? RoleKeyOf(key, config->job(), *holder, name)
+                          : JobKeyOf(key, config->job(), name));
   if (options.out.empty()) return KeyText(part);
   SL_RETURN_IF_ERROR(WriteKeyFile(options.out, part));
   return absl::StrCat(options.out, ": what ",
-                      options.role == "all"
-                          ? "all processes of job '"
-                          : absl::StrCat("a ", options.role, " of job '"),
-                      config->job(), "' hold", options.role == "all" ? "" : "s",
+                      holder.has_value() ? holder->ToString() : "all processes",
+                      " of job '", config->job(), "' hold",
+                      holder.has_value() ? "s" : "",
                       "; give it with --key=FILE\n");
 }
 

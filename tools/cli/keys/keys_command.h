@@ -1,22 +1,24 @@
 // `slackline keys`: makes a user's key, and gives others their part of it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/process/job_key.h"
 
 namespace slackline {
 
 struct InitKeyOptions {
-  std::string file = {};  // Empty: the user's own.
-  bool force = false;     // In place of one that is there.
+  KeyPlace key = {};
+  bool force = false;  // In place of one that is there.
 };
 
 // Returns what to tell the user.
 absl::StatusOr<std::string> InitKey(const InitKeyOptions& options);
 
 struct RotateKeyOptions {
-  std::string file = {};  // As --key; empty: the user's own.
+  KeyPlace key = {};
   std::string in = "1m";  // From when on the new one counts.
 };
 
@@ -24,9 +26,10 @@ struct RotateKeyOptions {
 absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options);
 
 struct ExportKeyOptions {
-  std::string config;    // Of the job; a file or the folder of a run.
-  std::string role;      // "worker", "operator", "reader" or "all".
-  std::string key = {};  // As --key; empty: the user's own.
+  std::string config;             // Of the job; a file or the folder of a run.
+  std::string role;               // "worker", "operator", "reader" or "all".
+  std::optional<int> index = {};  // Of "worker": the one that it is for.
+  KeyPlace key = {};
   std::string out = {};  // Empty: to stdout.
 };
 

@@ -9,7 +9,8 @@
 
 namespace slackline {
 
-void AddKeysCommands(CLI::App* app, int* exit_code) {
+void AddKeysCommands(const Invocation& invocation, CLI::App* app,
+                     int* exit_code) {
   CLI::App* const keys = app->add_subcommand(
       "keys",
       "Makes and exchanges the key that protects your jobs, and makes parts of "
@@ -21,11 +22,12 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
       "~/.config/slackline/key. docs/manual/security.md");
 
   const auto init = std::make_shared<InitKeyOptions>();
+  init->key.own = invocation.user_key;
   CLI::App* const init_command = keys->add_subcommand(
       "init",
       "Makes your key, once. Of it each of your jobs has its own. Processes "
       "that you start by hand on several machines need the same file on each.");
-  init_command->add_option("--key", init->file,
+  init_command->add_option("--key", init->key.given,
                            "The file; default: ~/.config/slackline/key");
   init_command->add_flag("--force", init->force,
                          "In place of one that is there. Jobs that run go on "
@@ -38,11 +40,12 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
   });
 
   const auto rotate = std::make_shared<RotateKeyOptions>();
+  rotate->key.own = invocation.user_key;
   CLI::App* const rotate_command = keys->add_subcommand(
       "rotate",
       "Exchanges your key for a new one at a time that all your jobs know, so "
       "that they go on running. From then on the old one opens nothing.");
-  rotate_command->add_option("--key", rotate->file,
+  rotate_command->add_option("--key", rotate->key.given,
                              "The file that your jobs were started with; "
                              "default: ~/.config/slackline/key");
   rotate_command
@@ -58,6 +61,7 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
   });
 
   const auto part = std::make_shared<ExportKeyOptions>();
+  part->key.own = invocation.user_key;
   CLI::App* const export_command = keys->add_subcommand(
       "export",
       "Writes what one role of a job holds of its key, for a process or a "
@@ -72,10 +76,14 @@ void AddKeysCommands(CLI::App* app, int* exit_code) {
                    "may; reader: looks; all: the key of the job, which its "
                    "servers need")
       ->required();
+  export_command->add_option(
+      "--index", part->index,
+      "With --role worker: the key is that of the worker of this rank alone, "
+      "and says nothing as another one; default: of any worker");
   export_command->add_option("--out", part->out,
                              "A new file, which only you can read; default: "
                              "to stdout");
-  export_command->add_option("--key", part->key,
+  export_command->add_option("--key", part->key.given,
                              "The file with the job's or your key; default: "
                              "that in the folder of the run, else "
                              "~/.config/slackline/key");

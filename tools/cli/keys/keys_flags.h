@@ -3,9 +3,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/cli/invocation.h"
+
 namespace slackline {
 
 // `exit_code` outlives the app.
-void AddKeysCommands(CLI::App* app, int* exit_code);
+void AddKeysCommands(const Invocation& invocation, CLI::App* app,
+                     int* exit_code);
 
 }  // namespace slackline

@@ -32,6 +32,8 @@ constexpr char kContainer[] = "slackline";
 constexpr char kConfigFolder[] = "/etc/slackline";
 constexpr char kConfigFile[] = "cluster.textproto";
 constexpr char kKeysFolder[] = "/etc/slackline/keys";
+// Pods of a group have one template, so what they see is the same for all.
+constexpr char kWorkerKeyName[] = "worker.key";
 constexpr char kRunsFolder[] = "/runs";
 constexpr char kDefaultDataDir[] = "/data";
 constexpr char kDefaultBinDir[] = "/opt/slackline/bin";
@@ -118,6 +120,7 @@ MemberLaunch LaunchOfGroup(const KubernetesParts& parts, const Group& group) {
                                          : "",
        .out_dir = absl::StrCat(kRunsFolder, "/", parts.name),
        .key_folder = parts.key.has_value() ? kKeysFolder : "",
+       .key_of_workers = kWorkerKeyName,
        .workers = WorkerProcesses(parts.config)},
       {.worker = group.worker, .index = group.first});
   const std::string index = absl::StrCat("--index=", group.first);

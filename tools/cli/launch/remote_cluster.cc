@@ -18,6 +18,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/io/sha256.h"
+#include "common/keys/key_file.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -136,7 +137,6 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
           options_.config.has_checkpoint()
               ? CheckpointRoot(options_.config, options_.launch.out_dir)
               : ""),
-      keys_(options_.keys),
       launch_(options_.launch),
       sender_mark_(MarkName()),
       logs_(options_.launch.out_dir),
@@ -259,33 +259,39 @@ absl::Status RemoteCluster::PutRecords() {
   return absl::OkStatus();
 }
 
-agent::Keys RemoteCluster::KeysOf(const std::string& host) const {
+absl::StatusOr<agent::Keys> RemoteCluster::KeysOf(
+    const std::string& host) const {
   agent::Keys keys;
   for (const auto& [member, where] : hosts_of_) {
-    if (where != host) continue;
+    const std::string file = MemberKeyFile(options_.launch, member);
+    if (where != host || file.empty()) continue;
+    SL_ASSIGN_OR_RETURN(const keys::Key key, ReadKeyFile(file));
     if (member.worker) {
-      keys.set_worker_key(keys_.worker_key());
+      (*keys.mutable_worker_key())[member.index] = KeyText(key);
     } else {
-      keys.set_job_key(keys_.job_key());
+      keys.set_job_key(KeyText(key));
     }
   }
   return keys;
 }
 
-void RemoteCluster::ExchangeKeys(const std::string& job_key,
-                                 const std::string& worker_key) {
-  keys_.set_job_key(job_key);
-  keys_.set_worker_key(worker_key);
+void RemoteCluster::ExchangeKeys() {
   for (const std::string& host : remote_->hosts()) {
+    absl::StatusOr<agent::Keys> keys = KeysOf(host);
+    if (!keys.ok()) {
+      notes_.push_back(
+          absl::StrCat("warning: the new keys of the job do not get to host ",
+                       host, ": ", keys.status().message()));
+      continue;
+    }
     agent::ToAgent message;
-    *message.mutable_keys() = KeysOf(host);
+    *message.mutable_keys() = *std::move(keys);
     remote_->On(host).Send(std::move(message));
   }
 }
 
 agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
   agent::Begin begin;
-  *begin.mutable_keys() = KeysOf(host);
   begin.set_run_folder(launch_.out_dir);
   begin.set_config(options_.config_text);
   std::vector<std::string> programs;
@@ -361,6 +367,7 @@ absl::StatusOr<ReturningHosts::BeginRequest> RemoteCluster::BeginRequestTo(
   };
   const auto marks = std::make_shared<Marks>(options_.launch.out_dir);
   agent::Begin begin = BeginOf(host);
+  SL_ASSIGN_OR_RETURN(*begin.mutable_keys(), KeysOf(host));
   begin.set_run_mark(marks->run.name());
   begin.set_sender_mark(sender_mark_);
   begin.set_makes_sender_mark(host == remote_->hosts().front());

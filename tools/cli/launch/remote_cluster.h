@@ -41,7 +41,6 @@ class RemoteCluster : public Cluster {
   struct Options {
     LaunchOptions launch;     // As for a LocalCluster.
     std::string config_text;  // Of launch.cluster_file.
-    agent::Keys keys;         // The files in launch.key_folder.
     config::ClusterConfig config;
     RemotePaths paths;
   };
@@ -63,8 +62,7 @@ class RemoteCluster : public Cluster {
   }
   std::vector<std::string> TakeNotes() override;
   std::string MissingFiles() override;
-  void ExchangeKeys(const std::string& job_key,
-                    const std::string& worker_key) override;
+  void ExchangeKeys() override;
 
  private:
   RemoteCluster(Options options, RemoteHosts* hosts);
@@ -90,13 +88,12 @@ class RemoteCluster : public Cluster {
   agent::ToAgent StartOf(const JobProcess& member,
                          const MemberLaunch& launch) const;
 
-  // Those that processes on this host need.
-  agent::Keys KeysOf(const std::string& host) const;
+  // Those that processes on this host need, as the files here are now.
+  absl::StatusOr<agent::Keys> KeysOf(const std::string& host) const;
 
   const Options options_;
   RemoteHosts* const remote_;
   const std::string checkpoints_;  // The folder here; empty: none is needed.
-  agent::Keys keys_;               // As of now.
   LaunchOptions launch_;           // With the paths of the hosts.
   std::map<JobProcess, std::string> hosts_of_;
   const std::string sender_mark_;

@@ -30,10 +30,9 @@ class Cluster {
   // Files of the run that are on other hosts and could not be written here so
   // far, in a sentence that says where they are and why; empty: there is none.
   virtual std::string MissingFiles() { return ""; }
-  // The key files in the folder of the run have these texts now. They are taken
-  // to where processes have others.
-  virtual void ExchangeKeys(const std::string& /*job_key*/,
-                            const std::string& /*worker_key*/) {}
+  // The key files in the folder of the run are others now. They are taken to
+  // where processes have files of their own.
+  virtual void ExchangeKeys() {}
 };
 
 }  // namespace slackline

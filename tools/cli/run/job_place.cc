@@ -10,8 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
-#include "common/keys/key_file.h"
-#include "common/process/job_key.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
@@ -50,15 +48,6 @@ std::set<std::string> CoordinatorHosts(const config::ClusterConfig& config) {
       hosts.insert(server.host);
   }
   return hosts;
-}
-
-// For other hosts; empty: the job has no key.
-absl::StatusOr<std::string> KeyTextOf(const LaunchOptions& launch,
-                                      const char* name) {
-  if (launch.key_folder.empty()) return "";
-  SL_ASSIGN_OR_RETURN(const keys::Key key,
-                      ReadKeyFile(absl::StrCat(launch.key_folder, "/", name)));
-  return KeyText(key);
 }
 
 // What CheckHosts() of `hosts` is about.
@@ -194,8 +183,8 @@ class OtherMachines : public JobPlace {
     std::vector<RemoteHosts::Request> requests;
     for (const std::string& host : CoordinatorHosts(config_)) {
       agent::ToAgent message;
-      message.mutable_take_port()->set_host(host);
-      message.mutable_take_port()->set_port(port);
+      message.mutable_reserve_port()->set_host(host);
+      message.mutable_reserve_port()->set_port(port);
       // The host of server 0 may have another name in `coordinator`.
       const bool known = absl::c_linear_search(hosts_->hosts(), host);
       requests.push_back({.host = known ? host : hosts_->hosts().front(),
@@ -250,15 +239,9 @@ class OtherMachines : public JobPlace {
   absl::StatusOr<std::unique_ptr<Cluster>> Start(
       const LaunchOptions& launch,
       const config::ClusterConfig& config) override {
-    agent::Keys keys;
-    SL_ASSIGN_OR_RETURN(*keys.mutable_job_key(),
-                        KeyTextOf(launch, kJobKeyName));
-    SL_ASSIGN_OR_RETURN(*keys.mutable_worker_key(),
-                        KeyTextOf(launch, kWorkerKeyName));
     return RemoteCluster::Start(
         {.launch = launch,
          .config_text = ToText(config),
-         .keys = keys,
          .config = config,
          .paths = RemotePathsOf(config.launch(), launch.bin_dir, launch.out_dir,
                                 launch.data_dir)},

@@ -17,8 +17,8 @@ std::string OwnProgramsText(const config::ClusterConfig& config) {
   for (const config::WorkerGroup& group : config.worker()) {
     if (!group.has_command() || group.command() == last) continue;
     last = group.command();
-    absl::StrAppend(&text, "\nprogram of workers: ",
-                    last.substr(0, kProgramShownMax),
+    absl::StrAppend(&text,
+                    "\nprogram of workers: ", last.substr(0, kProgramShownMax),
                     last.size() > kProgramShownMax ? "..." : "");
   }
   return text;

@@ -140,7 +140,7 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
   if (!config.ok()) return refuse(config.status().message());
   SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(*config));
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
-                      MakeKeyOfRun(*config, KeyPlaceHere(options.key)));
+                      MakeKeyOfRun(*config, options.key));
   std::optional<keys::Key> of_job;
   if (key.has_value()) of_job = key->key;
   const absl::StatusOr<std::string> manifests =

@@ -30,7 +30,7 @@ void LiveProgress::Connect() {
   const absl::StatusOr<config::ClusterConfig> config = LoadJobConfig(path);
   if (!config.ok()) return;
   const absl::StatusOr<std::optional<KeySource>> keys =
-      KeyOfJob("", out_dir_, *config);
+      KeyOfJob({}, out_dir_, *config);
   if (!keys.ok()) return;
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
       CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job(),

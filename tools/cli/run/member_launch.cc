@@ -16,15 +16,17 @@ namespace {
 constexpr char kServerName[] = "slackline_server";
 constexpr char kWorkerName[] = "slackline_worker";
 
-// Empty: none.
+}  // namespace
+
 std::string MemberKeyFile(const LaunchOptions& options,
                           const JobProcess& member) {
   if (options.key_folder.empty()) return "";
-  return absl::StrCat(options.key_folder, "/",
-                      member.worker ? kWorkerKeyName : kJobKeyName);
+  const std::string name = !member.worker ? kJobKeyName
+                           : options.key_of_workers.empty()
+                               ? WorkerKeyName(member.index)
+                               : options.key_of_workers;
+  return absl::StrCat(options.key_folder, "/", name);
 }
-
-}  // namespace
 
 MemberLaunch LaunchOf(const LaunchOptions& options, const JobProcess& member) {
   const std::string& own =

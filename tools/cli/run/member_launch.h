@@ -19,8 +19,11 @@ struct LaunchOptions {
   std::string cluster_file;  // The resolved config.
   std::string data_dir;      // Empty: none.
   std::string out_dir;       // Exists; logs go to its folder logs/.
-  // With job.key for servers and worker.key for workers; empty: insecure: true.
+  // With job.key for servers and WorkerKeyName() for each worker; empty:
+  // insecure: true.
   std::string key_folder = {};
+  // The file there that all workers have instead; empty: each has its own.
+  std::string key_of_workers = {};
   // The checkpoint from which the job goes on; empty: it begins anew.
   std::string resume = {};
   // Server 0 begins a new run, whatever is in out_dir or etcd.
@@ -41,6 +44,10 @@ struct MemberLaunch {
   std::map<std::string, std::string> environment;
 };
 MemberLaunch LaunchOf(const LaunchOptions& options, const JobProcess& member);
+
+// Where it finds its key; empty: the job has none.
+std::string MemberKeyFile(const LaunchOptions& options,
+                          const JobProcess& member);
 
 // The same for a process that is started once more, while the job runs.
 MemberLaunch RelaunchOf(LaunchOptions options, const JobProcess& member);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/config/cluster_config.h"
+#include "common/process/job_key.h"
 #include "tools/cli/launch/slurm_tools.h"
 
 namespace slackline {
@@ -20,8 +21,8 @@ struct RunOptions {
   std::string resume = {};
   // Begins anew in out_dir, though that has a run, which is put aside.
   bool new_run = false;
-  bool best = false;         // Of those at `resume`: FindBestCheckpoint().
-  std::string key = {};      // A file with the key; empty: the user's.
+  bool best = false;  // Of those at `resume`: FindBestCheckpoint().
+  KeyPlace key = {};
   std::string bin_dir;       // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;   // Times that each worker is started again.

@@ -109,7 +109,7 @@ std::vector<std::string> BatchCommand(const std::string& program,
 
 void AddPlacementFlags(CLI::App* command, RunOptions* run) {
   command->add_option(
-      "--key", run->key,
+      "--key", run->key.given,
       "The file with the key that the job gets its own from, which goes with "
       "it to all of its hosts; default: ~/.config/slackline/key, which is made "
       "if there is none (slackline keys --help)");
@@ -238,6 +238,7 @@ void AddRunFlags(CLI::App* command, RunOptions* run) {
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
   const auto asked = std::make_shared<RunOptions>();
+  asked->key.own = invocation.user_key;
   RunOptions& run = *asked;
   run.bin_dir = invocation.bin_dir;
   run.overrides.worker_command = invocation.worker_command;

@@ -125,8 +125,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     if (config.launch().has_slurm() && !options.out_dir.empty())
       SL_RETURN_IF_ERROR(NoteSlurmJobBegins(options.slurm, out_dir));
     // Whoever finds the config looks for the key of the job beside it.
-    SL_ASSIGN_OR_RETURN(
-        key, RunKey::Make(config, KeyPlaceHere(options.key), out_dir));
+    SL_ASSIGN_OR_RETURN(key, RunKey::Make(config, options.key, out_dir));
     SL_RETURN_IF_ERROR(write_config());
     if (config.insecure()) {
       display->Print(

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/config/cluster_config.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -19,11 +20,12 @@ absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
     const std::string& out_dir) {
   std::unique_ptr<RunKey> made(new RunKey());
   // Before it is read: what changes then is seen.
-  made->mark_ = KeyFileMark(place.given.empty() ? place.own : place.given);
+  made->mark_ = KeyFileMark(place.file());
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
                       MakeKeyOfRun(config, place));
   if (!key.has_value()) return made;
   made->job_ = config.job();
+  made->workers_ = static_cast<int>(WorkerProcesses(config).size());
   made->note_ = key->note;
   made->folder_ =
       std::filesystem::absolute(out_dir).lexically_normal().string();
@@ -34,16 +36,14 @@ absl::StatusOr<std::unique_ptr<RunKey>> RunKey::Make(
   made->source_ =
       KeySource{.file = absl::StrCat(made->folder_, "/", kJobKeyName),
                 .job = made->job_,
-                .role = Role::kOperator,
+                .holder = Role::kOperator,
                 .plan = std::move(plan)};
   return made;
 }
 
 absl::Status RunKey::Write(const keys::Key& key) {
-  SL_ASSIGN_OR_RETURN(const keys::Key worker,
-                      RoleKeyOf(key, job_, Role::kWorker, kTheKey));
   // Those before them are replaced, and removed by nobody.
-  const auto write = [&](const char* name,
+  const auto write = [&](const std::string& name,
                          const keys::Key& part) -> absl::Status {
     SL_ASSIGN_OR_RETURN(
         TemporaryKeyFile file,
@@ -52,10 +52,13 @@ absl::Status RunKey::Write(const keys::Key& key) {
     return absl::OkStatus();
   };
   SL_RETURN_IF_ERROR(write(kJobKeyName, key));
-  SL_RETURN_IF_ERROR(write(kWorkerKeyName, worker));
+  for (int rank = 0; rank < workers_; ++rank) {
+    SL_ASSIGN_OR_RETURN(
+        const keys::Key worker,
+        RoleKeyOf(key, job_, {Role::kWorker, Rank{rank}}, kTheKey));
+    SL_RETURN_IF_ERROR(write(WorkerKeyName(rank), worker));
+  }
   held_ = key;
-  job_key_ = KeyText(key);
-  worker_key_ = KeyText(worker);
   return absl::OkStatus();
 }
 
@@ -85,7 +88,7 @@ absl::StatusOr<std::string> RunKey::Follow() {
     return taken.status();
   }
   const keys::Key& job = *taken;
-  if (KeyText(job) == job_key_) {
+  if (KeyText(job) == KeyText(held_)) {
     mark_ = mark;
     return "";
   }

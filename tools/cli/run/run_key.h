@@ -1,5 +1,6 @@
-// The key of the job in the folder of its run, and what its workers hold of it,
-// where its processes and `slackline status` find them while the job runs.
+// The key of the job in the folder of its run, and what each of its workers
+// holds of it, where its processes and `slackline status` find them while the
+// job runs.
 #pragma once
 
 #include <memory>
@@ -29,9 +30,6 @@ class RunKey {
   const std::string& folder() const { return folder_; }
   // Of `slackline run`, an operator.
   const std::optional<KeySource>& source() const { return source_; }
-  // Texts of the files; empty without a key.
-  const std::string& job_key() const { return job_key_; }
-  const std::string& worker_key() const { return worker_key_; }
   // Looks whether the key that they were made of is to be exchanged, and writes
   // the files anew then. To be called again and again. What to tell the user if
   // they were written, else empty; the error says why they could not be.
@@ -50,9 +48,8 @@ class RunKey {
   std::string made_of_;  // A file; empty: it is not followed.
   std::string mark_;     // Of that file, when it was looked at.
   std::optional<KeySource> source_;
+  int workers_ = 0;
   keys::Key held_;  // Of the job, as in the files.
-  std::string job_key_;
-  std::string worker_key_;
   std::vector<TemporaryKeyFile> files_;
 };
 

@@ -133,7 +133,7 @@ void RunningJob::FollowKey(absl::Time now) {
                        "; the job goes on with the key that it has"));
     }
   } else if (!news->empty()) {
-    cluster_->ExchangeKeys(key_->job_key(), key_->worker_key());
+    cluster_->ExchangeKeys();
     Say(*news);
   }
 }
