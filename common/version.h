@@ -17,7 +17,7 @@ std::string BuildCommit();
 std::string BuildId();
 // Of the messages between processes (proto/). Goes up with every change by
 // which processes of two versions would misunderstand each other.
-inline constexpr int kProtocol = 7;
+inline constexpr int kProtocol = 8;
 // What `PROGRAM --version` prints: "slackline_server 0.1.0
 // (v0.1.0-3-ga8b147a)".
 std::string VersionText(absl::string_view program);

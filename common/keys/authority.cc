@@ -44,7 +44,7 @@ bool IsOfWorker(const wire::Call& call) {
     case wire::Call::kArrive:
     case wire::Call::kEntered:
     case wire::Call::kRegroup:
-    case wire::Call::kLease:
+    case wire::Call::kNextExamples:
     case wire::Call::kCutPart:
     case wire::Call::kInspected:
     case wire::Call::kGoesOn:

@@ -9,8 +9,8 @@ cudaError_t UpdateAsync(Rule rule, const Coefficients& coefficients,
                         cudaStream_t stream) {
   const Sweep sweep = SweepOf(rule, operands, elements);
   return scalar::WithFormula(rule, [&](auto formula) {
-    return SweepAsync(
-        UpdateBody<decltype(formula)>{coefficients, operands}, sweep, stream);
+    return SweepAsync(UpdateBody<decltype(formula)>{coefficients, operands},
+                      sweep, stream);
   });
 }
 

@@ -9,8 +9,8 @@ namespace slackline {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
-// As of a program that SIGINT has killed: a script should not go on. The job has
-// ended early, with its model.
+// As of a program that SIGINT has killed: a script should not go on. The job
+// has ended early, with its model.
 inline constexpr int kExitInterrupted = 130;
 
 }  // namespace slackline

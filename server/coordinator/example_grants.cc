@@ -13,17 +13,17 @@ std::optional<wire::Elastic> ExampleGrants::Elastic() const {
 }
 
 bool ExampleGrants::Takes(const wire::Call& call) {
-  return call.has_lease() || call.has_has_examples();
+  return call.has_next_examples() || call.has_has_examples();
 }
 
 void ExampleGrants::OnCall(const Member& worker, const wire::Call& call,
                            CoordinatorEffects* effects) {
-  const LeaseBook::Caller caller{.peer = worker.peer,
+  const GrantBook::Caller caller{.peer = worker.peer,
                                  .call_id = call.call_id(),
                                  .incarnation = worker.incarnation};
-  std::vector<LeaseBook::Answer> answers;
-  if (call.has_lease()) {
-    book_.Ask(caller, call.lease(), &answers);
+  std::vector<GrantBook::Answer> answers;
+  if (call.has_next_examples()) {
+    book_.Ask(caller, call.next_examples(), &answers);
   } else {
     book_.OnHasExamples(caller, call.has_examples().clock(), &answers);
   }
@@ -32,7 +32,7 @@ void ExampleGrants::OnCall(const Member& worker, const wire::Call& call,
 
 void ExampleGrants::OnGone(const GoneMember& gone,
                            CoordinatorEffects* effects) {
-  std::vector<LeaseBook::Answer> answers;
+  std::vector<GrantBook::Answer> answers;
   book_.Forget(gone.member.incarnation, &answers);
   Send(std::move(answers), effects);
 }
@@ -55,7 +55,7 @@ bool ExampleGrants::EndIfAllDone(CoordinatorEffects* effects) {
   // Some of them may be on their way into a phase that begins there.
   const int next = view.entered() + 1;
   if (next < view.phase_size() && view.phase(next).from() <= *end) return false;
-  std::vector<LeaseBook::Answer> none;  // All are at this clock.
+  std::vector<GrantBook::Answer> none;  // All are at this clock.
   book_.EndAt(*end, &none);
   book_.Ended();
   effects->log.push_back(absl::StrCat("all ", book_.examples_done(),
@@ -69,7 +69,7 @@ bool ExampleGrants::EndIfAllDone(CoordinatorEffects* effects) {
 void ExampleGrants::FollowEnd(CoordinatorEffects* effects) {
   const Clock end = editor_->view().end_clock();
   if (end == 0) return;
-  std::vector<LeaseBook::Answer> answers;
+  std::vector<GrantBook::Answer> answers;
   book_.EndAt(end, &answers);
   Send(std::move(answers), effects);
 }
@@ -91,14 +91,14 @@ void ExampleGrants::PutSummary(run::Summary* summary) const {
   summary->set_examples_given_again(book_.examples_given_again());
 }
 
-void ExampleGrants::Send(std::vector<LeaseBook::Answer> answers,
+void ExampleGrants::Send(std::vector<GrantBook::Answer> answers,
                          CoordinatorEffects* effects) {
-  for (LeaseBook::Answer& answer : answers) {
+  for (GrantBook::Answer& answer : answers) {
     Outgoing out =
         AnswerTo(answer.to.peer, answer.to.call_id, answer.code, answer.error);
     if (answer.code == wire::OK) {
-      *out.message.header.mutable_call_reply()->mutable_leased() =
-          std::move(answer.leased);
+      *out.message.header.mutable_call_reply()->mutable_granted() =
+          std::move(answer.granted);
     }
     effects->sends.push_back(std::move(out));
   }

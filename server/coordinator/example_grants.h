@@ -1,6 +1,6 @@
 // ExampleGrants: calls of workers that ask for examples, in a job with
 // elastic sampling, and the end of such a job: it is over once all examples are
-// done. Who gets which examples is the LeaseBook's (lease_book.h).
+// done. Who gets which examples is the GrantBook's (grant_book.h).
 //
 // In a job with static sampling it refuses every call, and does nothing else.
 //
@@ -15,7 +15,7 @@
 #include "proto/control.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
-#include "server/coordinator/lease_book.h"
+#include "server/coordinator/grant_book.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/part.h"
@@ -34,7 +34,7 @@ class ExampleGrants : public CoordinatorPart {
   // The job begins, with what the first worker has brought.
   void Start() { book_.Start(Elastic()); }
 
-  // Lease and has_examples.
+  // NextExamples and has_examples.
   static bool Takes(const wire::Call& call);
   // One of these, of a worker that is a member.
   void OnCall(const Member& worker, const wire::Call& call,
@@ -51,7 +51,7 @@ class ExampleGrants : public CoordinatorPart {
   // given next.
   int64_t next_epoch() const { return book_.next_epoch(); }
 
-  // As in LeaseBook.
+  // As in GrantBook.
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
@@ -62,13 +62,13 @@ class ExampleGrants : public CoordinatorPart {
   bool EndIfAllDone(CoordinatorEffects* effects);
   void FollowEnd(CoordinatorEffects* effects);
   std::optional<wire::Elastic> Elastic() const;
-  static void Send(std::vector<LeaseBook::Answer> answers,
+  static void Send(std::vector<GrantBook::Answer> answers,
                    CoordinatorEffects* effects);
 
   const Membership* const members_;
   ModeControl* const modes_;
   ViewEditor* const editor_;
-  LeaseBook book_;
+  GrantBook book_;
 };
 
 }  // namespace slackline

@@ -11,8 +11,8 @@
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "server/coordinator/grant_book.h"
 #include "server/coordinator/join_check.h"
-#include "server/coordinator/lease_book.h"
 #include "server/coordinator/milliseconds.h"
 
 namespace slackline {
@@ -408,7 +408,7 @@ std::string Membership::WhyModelUnfit(const wire::JoinRequest& join) const {
                         " in an epoch; at least 1 is required");
   }
   if (join.has_elastic()) {
-    if (const std::string unfit = LeaseBook::WhyUnfit(join.elastic());
+    if (const std::string unfit = GrantBook::WhyUnfit(join.elastic());
         !unfit.empty()) {
       return absl::StrCat(": ", unfit);
     }

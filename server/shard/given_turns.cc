@@ -211,7 +211,9 @@ GivenTurns::Turn GivenTurns::Take(const Shard& present,
                                   std::vector<TurnVerdict>* verdicts) {
   const DelayTrace::Update& update = turns().turn(state_.over);
   const bool mean = turns().IsMean(update);
-  Turn turn{.clock = update.clock, .workers = update.workers};
+  Turn turn;
+  turn.clock = update.clock;
+  turn.workers = update.workers;
   for (const int32_t rank : update.ranks) {
     const auto found = state_.waiting.find({update.clock, Rank{rank}});
     if (found == state_.waiting.end()) continue;  // It came to nothing.

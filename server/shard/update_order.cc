@@ -78,6 +78,10 @@ UpdateOrder::Verdict AtOnce::Judge(const sync::Mode&, Version base,
                                    ShardCounts* counts) {
   const Shard& shard = machine.shard();
   const auto workers = static_cast<int>(machine.participants().size());
+  if (!stale_.rule().any()) {
+    counts->Missed(MissedBy(base, shard), workers);
+    return Verdict::kTaken;
+  }
   StaleRule::Verdict verdict =
       stale_.OnPush({.rank = record->who.rank,
                      .incarnation = record->who.incarnation,

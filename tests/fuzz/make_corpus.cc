@@ -266,7 +266,7 @@ void AddMessages(Corpus* corpus) {
   wire::Call& call = *lease.header.mutable_call();
   call.set_call_id(1);
   call.set_incarnation(2);
-  call.mutable_lease();
+  call.mutable_next_examples();
   corpus->Add("coordinator", "lease",
               absl::StrCat(std::string(1, '\x41'), BytesOf(lease)));
   corpus->Add("coordinator", "join",

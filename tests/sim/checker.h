@@ -31,7 +31,6 @@
 #include "tests/sim/check/figure_twin.h"
 #include "tests/sim/check/final_model_twin.h"
 #include "tests/sim/check/findings.h"
-#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/move_twin.h"
 #include "tests/sim/check/program_twin.h"
 #include "tests/sim/check/pull_twin.h"
@@ -42,6 +41,7 @@
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/told_twin.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/view_twin.h"
 #include "tests/sim/scenario.h"
 

@@ -16,9 +16,9 @@ class LongRun {
  public:
   struct Options {
     uint64_t first = 1;
-    uint64_t seeds = 0;      // 0: without end.
-    uint64_t chunk = 50;     // At least 1.
-    std::string what;        // What is run: a state of another is refused.
+    uint64_t seeds = 0;   // 0: without end.
+    uint64_t chunk = 50;  // At least 1.
+    std::string what;     // What is run: a state of another is refused.
   };
   struct Chunk {
     uint64_t first = 0;

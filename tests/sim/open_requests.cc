@@ -39,7 +39,7 @@ void OpenRequests::OnSent(const PeerId& from, const Message& message,
       return;
     case wire::Header::kCall:
       // That one may wait for the others' last steps, and be given up.
-      if (header.call().has_lease() ||
+      if (header.call().has_next_examples() ||
           done_.count({from, header.call().call_id()}) > 0) {
         return;
       }

@@ -944,9 +944,9 @@ bool ChangeInstallation(Plant&, const PeerId&, const PeerId& to,
 // The coordinator gives a worker what another one has.
 bool GiveTwice(Plant& plant, const PeerId&, const PeerId& to,
                Message* message) {
-  if (!message->header.call_reply().leased().has_examples()) return true;
+  if (!message->header.call_reply().granted().has_examples()) return true;
   wire::Examples& examples = *message->header.mutable_call_reply()
-                                  ->mutable_leased()
+                                  ->mutable_granted()
                                   ->mutable_examples();
   if (!plant.given.has_value()) {
     plant.given = {to, examples};
@@ -958,9 +958,9 @@ bool GiveTwice(Plant& plant, const PeerId&, const PeerId& to,
 
 // It gives fewer than it thinks.
 bool GiveLess(Plant&, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.call_reply().leased().has_examples()) return true;
+  if (!message->header.call_reply().granted().has_examples()) return true;
   wire::Examples& examples = *message->header.mutable_call_reply()
-                                  ->mutable_leased()
+                                  ->mutable_granted()
                                   ->mutable_examples();
   if (examples.end() - examples.begin() > 1)
     examples.set_end(examples.end() - 1);
@@ -969,8 +969,8 @@ bool GiveLess(Plant&, const PeerId&, const PeerId&, Message* message) {
 
 // Nobody hears that the examples are used up.
 bool NobodyIsDone(Plant&, const PeerId&, const PeerId&, Message* message) {
-  if (message->header.call().has_lease())
-    message->header.mutable_call()->mutable_lease()->set_done(0);
+  if (message->header.call().has_next_examples())
+    message->header.mutable_call()->mutable_next_examples()->set_done(0);
   return true;
 }
 

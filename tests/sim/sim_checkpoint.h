@@ -19,7 +19,7 @@ namespace slackline::sim {
 // A completed one.
 struct SimCheckpoint {
   checkpoint::Manifest manifest;
-  std::vector<ShardState> shards;  // Of all parts.
+  std::vector<ShardState> shards;           // Of all parts.
   std::map<int32_t, std::string> programs;  // By rank.
 
   // Stands for the hash that the servers tell each other.

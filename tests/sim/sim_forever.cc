@@ -78,9 +78,9 @@ absl::Status ParseReality(const std::string& text, Reality* reality) {
   for (const absl::string_view name : absl::StrSplit(text, ',')) {
     bool* const part = reality->Find(std::string(name));
     if (part == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--with: '", name, "' is none of all, none, ",
-          absl::StrJoin(Reality::Names(), ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--with: '", name, "' is none of all, none, ",
+                       absl::StrJoin(Reality::Names(), ", ")));
     }
     *part = true;
   }
@@ -180,10 +180,11 @@ int RunMany(const Options& options) {
   }
   const RunCounts& counts = run.counts();
   if (counts.runs >= kRunsThatTell && counts.finished * 2 < counts.runs) {
-    std::cout << counts.ToString() << "\n"
-              << "only " << counts.finished << " of " << counts.runs
-              << " jobs have finished, so the others prove nothing: look at the "
-                 "outcome of a single seed (--seed)\n";
+    std::cout
+        << counts.ToString() << "\n"
+        << "only " << counts.finished << " of " << counts.runs
+        << " jobs have finished, so the others prove nothing: look at the "
+           "outcome of a single seed (--seed)\n";
     return 1;
   }
   std::cout << counts.ToString() << "\n"
@@ -202,8 +203,7 @@ int Main(int argc, char** argv) {
   options.jobs =
       std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   uint64_t seed = 0;
-  app.add_option("--first", options.first, "first seed")
-      ->capture_default_str();
+  app.add_option("--first", options.first, "first seed")->capture_default_str();
   app.add_option("--seeds", options.seeds, "number of seeds; 0: without end")
       ->capture_default_str();
   CLI::Option* const one =
@@ -231,8 +231,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  if (const absl::Status parsed =
-          ParseReality(options.with, &options.reality);
+  if (const absl::Status parsed = ParseReality(options.with, &options.reality);
       !parsed.ok()) {
     std::cerr << std::string(parsed.message()) << "\n";
     return 2;

@@ -1,6 +1,6 @@
-// SimLinkTrial: what common/net/link_trial.h does with sockets: tries to connect
-// to the servers that a member of a job that forms was told of, over and over,
-// and says which it has not been connected with so far.
+// SimLinkTrial: what common/net/link_trial.h does with sockets: tries to
+// connect to the servers that a member of a job that forms was told of, over
+// and over, and says which it has not been connected with so far.
 #pragma once
 
 #include <functional>

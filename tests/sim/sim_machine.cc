@@ -11,8 +11,7 @@ absl::Time SimMachine::LocalOf(absl::Time truth) const {
   if (clock_.drift == 0) return absl::UnixEpoch() + clock_.ahead + passed;
   const auto drifted = static_cast<int64_t>(std::llround(
       static_cast<double>(absl::ToInt64Nanoseconds(passed)) * clock_.drift));
-  return absl::UnixEpoch() + clock_.ahead + passed +
-         absl::Nanoseconds(drifted);
+  return absl::UnixEpoch() + clock_.ahead + passed + absl::Nanoseconds(drifted);
 }
 
 absl::Time SimMachine::TruthOf(absl::Time local) const {
@@ -32,9 +31,8 @@ void SimMachine::At(absl::Time at, std::function<void()> run) {
 
 void SimMachine::Arrive(std::function<void()> run) {
   if (!stands_still()) return run();
-  waiting_.push_back({.timer = false,
-                      .due = absl::InfinitePast(),
-                      .run = std::move(run)});
+  waiting_.push_back(
+      {.timer = false, .due = absl::InfinitePast(), .run = std::move(run)});
 }
 
 void SimMachine::Run(absl::Time due, std::function<void()> run) {

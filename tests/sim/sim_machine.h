@@ -75,8 +75,7 @@ class SimMachines {
   SimMachine& operator[](Node node) {
     std::unique_ptr<SimMachine>& machine = machines_[node];
     if (machine == nullptr) {
-      machine =
-          std::make_unique<SimMachine>(queue_, scenario_.ClockOf(node));
+      machine = std::make_unique<SimMachine>(queue_, scenario_.ClockOf(node));
     }
     return *machine;
   }

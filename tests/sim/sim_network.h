@@ -33,10 +33,10 @@ struct NetworkStats {
   int64_t to_nobody = 0;    // The receiver was gone.
   int64_t of_the_dead = 0;  // Delivered though the sender was gone.
   int64_t dropped_of_the_dead = 0;
-  int64_t refused = 0;     // The sender's queue was full.
-  int64_t queued = 0;      // Waited for those before it to leave.
-  int64_t told_up = 0;     // Watchers heard that a process listens,
-  int64_t told_gone = 0;   // and that it has ended.
+  int64_t refused = 0;      // The sender's queue was full.
+  int64_t queued = 0;       // Waited for those before it to leave.
+  int64_t told_up = 0;      // Watchers heard that a process listens,
+  int64_t told_gone = 0;    // and that it has ended.
   int64_t while_still = 0;  // Came while the receiver stood still.
 };
 
@@ -160,7 +160,7 @@ class SimNetwork {
   Rng rng_;
   std::map<PeerId, Endpoint> endpoints_;
   std::map<PeerId, Node> nodes_;  // Of endpoints that are gone, too.
-  std::set<PeerId> silenced_;  // Gone, and what they sent is lost.
+  std::set<PeerId> silenced_;     // Gone, and what they sent is lost.
   std::map<std::pair<PeerId, PeerId>, absl::Time> last_arrival_;
   std::map<std::pair<Node, Node>, CutLink> cuts_;
   std::map<std::pair<PeerId, PeerId>, CutLink> peer_cuts_;

@@ -167,8 +167,7 @@ TEST(SentFilesTest, WhatCouldNotBeWrittenIsMissingUntilItHasComeAnew) {
     std::vector<agent::FilePart> parts;
     EXPECT_TRUE(changed.Look(10 << 20, &parts));
     absl::Status last;
-    for (const agent::FilePart& part : parts)
-      last.Update(sent.Add("h1", part));
+    for (const agent::FilePart& part : parts) last.Update(sent.Add("h1", part));
     return last;
   };
   const std::string path = absl::StrCat(there, "/metrics.jsonl");

@@ -219,7 +219,7 @@ TEST_F(WrongWordsTest, AServerMayAskForNothingButToLeave) {
            [](auto& call) { call.mutable_store_put()->set_key("k"); },
            [](auto& call) { call.mutable_store_get()->set_key("k"); },
            [](auto& call) { call.mutable_step_limit(); },
-           [](auto& call) { call.mutable_lease(); },
+           [](auto& call) { call.mutable_next_examples(); },
            [](auto& call) { call.mutable_arrive(); },
            [](auto& call) { call.mutable_entered(); },
            [&](auto& call) { call.mutable_regroup()->set_group(Group()); }}) {

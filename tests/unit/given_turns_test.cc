@@ -39,8 +39,8 @@ config::StaleGradients RuleOf(int which) {
   return stale;
 }
 
-std::shared_ptr<const UpdateRule> MakeRule(const std::string& delays,
-                                           int stale) {
+std::shared_ptr<const TableRule> MakeRule(const std::string& delays,
+                                          int stale) {
   UpdateRule rule{.optimizer = MakeOptimizer("momentum { learning_rate: 0.1 }"),
                   .schedule = *LearningRateSchedule::Create(
                       {}, {.steps_total = kSteps, .steps_per_epoch = kSteps})};
@@ -54,11 +54,12 @@ std::shared_ptr<const UpdateRule> MakeRule(const std::string& delays,
   const auto source = DelaySource::Load(delays);
   SL_CHECK(source.ok(), source.status().ToString());
   rule.delays = *source->PlanFor(kWorkers, 0, kSteps, /*seed=*/7);
-  return std::make_shared<const UpdateRule>(std::move(rule));
+  return std::make_shared<const TableRule>(
+      TableRule{std::move(rule), StoreKindOf(wire::Table())});
 }
 
 // Elements [0, 6) of a table, of which all clocks are to come.
-ShardMachine Begin(const std::shared_ptr<const UpdateRule>& rule) {
+ShardMachine Begin(const std::shared_ptr<const TableRule>& rule) {
   const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = 6};
   ShardSnapshot snapshot;
   snapshot.values = Floats(0.5, 6);
@@ -197,9 +198,9 @@ TEST_P(GivenTurnsTest, TheBitsAreTheSameWhereverItGoes) {
 TEST_P(GivenTurnsTest, APartGoesOnWithItsShareOfAllThatWaits) {
   // Sizes are those of the parts, so a bound may judge them otherwise.
   ForEachJob([&](const auto& with_bound, const ShardMachine&, Rng& rng) {
-    UpdateRule without = *with_bound;
+    TableRule without = *with_bound;
     without.gradient_bound = {};
-    const auto rule = std::make_shared<const UpdateRule>(std::move(without));
+    const auto rule = std::make_shared<const TableRule>(std::move(without));
     ShardMachine whole = Begin(rule);
     Finish(whole, rng);
     ShardMachine kept = Begin(rule);

@@ -82,28 +82,28 @@ class ElasticWorkerTest : public WorkerCoreTest {
     Show(view);
     AnswerPull();
   }
-  std::vector<wire::Call> Leases() const {
+  std::vector<wire::Call> Asked() const {
     std::vector<wire::Call> leases;
     for (const wire::Call& call : Calls()) {
-      if (call.has_lease() &&
+      if (call.has_next_examples() &&
           (leases.empty() || leases.back().call_id() != call.call_id())) {
         leases.push_back(call);
       }
     }
     return leases;
   }
-  void AnswerLease(const std::function<void(wire::CallReply&)>& fill) {
+  void AnswerNext(const std::function<void(wire::CallReply&)>& fill) {
     Message message;
     wire::CallReply& reply = *message.header.mutable_call_reply();
-    reply.set_call_id(Leases().back().call_id());
+    reply.set_call_id(Asked().back().call_id());
     reply.set_code(wire::OK);
     fill(reply);
     FromCoordinator(message);
   }
   void GiveExamples(int64_t begin) {
-    AnswerLease([&](wire::CallReply& reply) {
-      reply.mutable_leased()->mutable_examples()->set_begin(begin);
-      reply.mutable_leased()->mutable_examples()->set_end(begin + 4);
+    AnswerNext([&](wire::CallReply& reply) {
+      reply.mutable_granted()->mutable_examples()->set_begin(begin);
+      reply.mutable_granted()->mutable_examples()->set_end(begin + 4);
     });
   }
 };
@@ -111,7 +111,7 @@ class ElasticWorkerTest : public WorkerCoreTest {
 TEST_F(ElasticWorkerTest, NoStepBeginsWithoutExamples) {
   Begin();
   EXPECT_EQ(Count<WorkerCore::Compute>(), 0);
-  ASSERT_THAT(Leases(), SizeIs(1));
+  ASSERT_THAT(Asked(), SizeIs(1));
   EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
   EXPECT_THAT(Progress().what(), HasSubstr("examples"));
   GiveExamples(8);
@@ -119,25 +119,25 @@ TEST_F(ElasticWorkerTest, NoStepBeginsWithoutExamples) {
   EXPECT_EQ(Last<WorkerCore::Compute>().examples->begin, 8);
   // The next are asked for with the next parameters, not after them.
   Compute(1);
-  ASSERT_THAT(Leases(), SizeIs(2));
-  EXPECT_EQ(Leases()[1].lease().clock(), 1);
-  EXPECT_EQ(Leases()[1].lease().received(), 1);
-  EXPECT_EQ(Leases()[1].lease().done(), 0) << "the push is on its way";
+  ASSERT_THAT(Asked(), SizeIs(2));
+  EXPECT_EQ(Asked()[1].next_examples().clock(), 1);
+  EXPECT_EQ(Asked()[1].next_examples().received(), 1);
+  EXPECT_EQ(Asked()[1].next_examples().done(), 0) << "the push is on its way";
 }
 
 TEST_F(ElasticWorkerTest, WhoWaitsSaysWhenItsLastPushHasArrived) {
   Begin();
   GiveExamples(0);
   Compute(1);
-  ASSERT_THAT(Leases(), SizeIs(2));
-  AnswerLease([](wire::CallReply& reply) { reply.mutable_leased(); });
-  EXPECT_THAT(Leases(), SizeIs(2));
+  ASSERT_THAT(Asked(), SizeIs(2));
+  AnswerNext([](wire::CallReply& reply) { reply.mutable_granted(); });
+  EXPECT_THAT(Asked(), SizeIs(2));
   AnswerPull();  // It has the worker's own push.
-  ASSERT_THAT(Leases(), SizeIs(3));
-  EXPECT_EQ(Leases()[2].lease().received(), 1);
-  EXPECT_EQ(Leases()[2].lease().done(), 1);
+  ASSERT_THAT(Asked(), SizeIs(3));
+  EXPECT_EQ(Asked()[2].next_examples().received(), 1);
+  EXPECT_EQ(Asked()[2].next_examples().done(), 1);
   Pass(kWaitTimeout / 2);
-  EXPECT_THAT(Leases(), SizeIs(3));
+  EXPECT_THAT(Asked(), SizeIs(3));
 }
 
 TEST_F(ElasticWorkerTest, ANewerViewIsNoProgressOfWhoHasTheLastExamples) {
@@ -153,8 +153,8 @@ TEST_F(ElasticWorkerTest, ANewerViewIsNoProgressOfWhoHasTheLastExamples) {
 
 TEST_F(ElasticWorkerTest, WhoLeavesStepsOutSaysSoToTheShards) {
   Begin();
-  AnswerLease(
-      [](wire::CallReply& reply) { reply.mutable_leased()->set_skip_to(5); });
+  AnswerNext(
+      [](wire::CallReply& reply) { reply.mutable_granted()->set_skip_to(5); });
   EXPECT_EQ(core_->clock(), 5);
   EXPECT_EQ(core_->counts().left_out, 5);
   const auto advanced = std::find_if(
@@ -165,8 +165,8 @@ TEST_F(ElasticWorkerTest, WhoLeavesStepsOutSaysSoToTheShards) {
   ASSERT_NE(advanced, to_shards_.end());
   EXPECT_EQ(advanced->header.push_request().push(0).clock(), 5);
   AnswerPull(5);
-  ASSERT_THAT(Leases(), SizeIs(2));
-  EXPECT_EQ(Leases()[1].lease().clock(), 5);
+  ASSERT_THAT(Asked(), SizeIs(2));
+  EXPECT_EQ(Asked()[1].next_examples().clock(), 5);
   EXPECT_EQ(Count<WorkerCore::Compute>(), 0);
 }
 
@@ -182,19 +182,19 @@ TEST_F(ElasticWorkerTest, AtTheEndThatTheViewNamesNothingIsAskedFor) {
   Show(view);
   // Before it, there may be examples: of a job that is ended early.
   EXPECT_EQ(core_->clock(), 1);
-  const size_t leases = Leases().size();
-  AnswerLease(
-      [](wire::CallReply& reply) { reply.mutable_leased()->set_skip_to(3); });
+  const size_t leases = Asked().size();
+  AnswerNext(
+      [](wire::CallReply& reply) { reply.mutable_granted()->set_skip_to(3); });
   EXPECT_EQ(core_->clock(), 3);
   AnswerPull(3);
-  EXPECT_THAT(Leases(), SizeIs(leases));
+  EXPECT_THAT(Asked(), SizeIs(leases));
   EXPECT_TRUE(Calls().back().has_leave());
   EXPECT_TRUE(Calls().back().leave().failure().empty());
 }
 
 TEST_F(ElasticWorkerTest, ACoordinatorThatRefusesEndsTheWorkerWithItsReason) {
   Begin();
-  AnswerLease([](wire::CallReply& reply) {
+  AnswerNext([](wire::CallReply& reply) {
     reply.set_code(wire::REJECTED);
     reply.set_error("no such thing");
   });

@@ -7,8 +7,8 @@
 namespace slackline {
 
 struct ExitStatus {
-  int code = 0;    // Meaningful if signal is 0.
-  int signal = 0;  // The one that killed the process, or 0.
+  int code = 0;                  // Meaningful if signal is 0.
+  int signal = 0;                // The one that killed the process, or 0.
   int64_t memory_bytes_max = 0;  // Resident, of the process at its largest.
   // Nobody here sent it the signal, and the kernel has killed somebody for lack
   // of memory while it ran.

@@ -19,9 +19,9 @@ struct AblationOptions {
   std::vector<std::string> tune;       // As `over`; none: nothing is tuned.
   std::vector<int64_t> tune_seeds;     // Only with tune. Empty: the default.
   std::vector<std::string> tune_sets;  // Only with tune.
-  std::string mode;    // Empty: the config's.
-  std::string replay;  // Empty: jobs.
-  std::string delays;  // Empty: the config's mode.
+  std::string mode;                    // Empty: the config's.
+  std::string replay;                  // Empty: jobs.
+  std::string delays;                  // Empty: the config's mode.
   std::vector<int64_t> seeds;
   std::string name;  // Empty: made of the config's name and the fields.
   std::string title;

@@ -6,7 +6,8 @@
 
 namespace slackline {
 
-// `nccl`: all workers train on GPUs, so they all-reduce by NCCL, else among the hosts' processors.
+// `nccl`: all workers train on GPUs, so they all-reduce by NCCL, else among the
+// hosts' processors.
 
 // Writes out the size of a bucket if it was left out.
 void FillCollective(bool nccl, config::Collective* collective);

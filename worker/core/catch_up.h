@@ -19,7 +19,7 @@ struct Standing {
 struct CatchUpPlan {
   // That all have in the end; -1: nobody knows the job's parameters.
   Clock clock = -1;
-  int root = 0;  // Index of the rank whose state counts.
+  int root = 0;             // Index of the rank whose state counts.
   std::vector<bool> takes;  // By rank, whether it takes that state.
 };
 // By rank; at least one. The state of the first rank that is farthest counts;

@@ -1,6 +1,6 @@
 // Which examples a step has, where sampling is elastic: the coordinator gives
 // the places of each epoch's order to whoever is ready for them
-// (server/coordinator/lease_book.h).
+// (server/coordinator/grant_book.h).
 #pragma once
 
 #include <cstdint>

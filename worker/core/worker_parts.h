@@ -6,7 +6,7 @@
 // | WorkerSteps | what comes next, from one step to the next; of these parts: |
 // | PhaseFollower | step, change, connect, wait or finish |
 // | StepPulls, StepTables | when parameters are asked for, and what has come |
-// | ExampleLeases | which examples a step has |
+// | StepExamples | which examples a step has |
 // | GroupSteps | steps by all-reduce, and their group |
 // | Evaluations, CutDuties | what else is due between two steps |
 // | ProgramPlace, ChangeTimes | what else is due when the mode changes |

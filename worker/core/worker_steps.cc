@@ -17,7 +17,7 @@ using State = WorkerStage;
 
 WorkerSteps::WorkerSteps(const WorkerCoreOptions& options)
     : options_(options),
-      leases_(options.member.join.has_elastic()),
+      step_examples_(options.member.join.has_elastic()),
       evaluations_(options.evaluate_every) {}
 
 void WorkerSteps::Begin(const WorkerParts& parts) {
@@ -130,7 +130,7 @@ void WorkerSteps::OnPulled(const WorkerParts& parts,
     for (const TableId table : tables_.Missing())
       TakeTable(parts, pulled->Of(table));
     tables_.Complete();
-    leases_.OnParameters(pulls_.HasOwn(clock_));
+    step_examples_.OnParameters(pulls_.HasOwn(clock_));
     return PullAhead(parts);
   }
   pulls_.Keep(std::move(pulled));
@@ -147,8 +147,8 @@ void WorkerSteps::OnClient(const WorkerParts& parts) {
 
 bool WorkerSteps::OnAnswer(const WorkerParts& parts,
                            const MemberCore::CallResult& answer) {
-  if (leases_.Awaits(answer.call_id)) {
-    OnLeased(parts, answer.reply);
+  if (step_examples_.Awaits(answer.call_id)) {
+    OnGranted(parts, answer.reply);
     return true;
   }
   // The program gets the answer.
@@ -271,7 +271,7 @@ void WorkerSteps::Do(const WorkerParts& parts,
 }
 
 void WorkerSteps::Finish(const WorkerParts& parts) {
-  parts.member.Cancel(leases_.Close());  // Nothing is left to be given.
+  parts.member.Cancel(step_examples_.Close());  // Nothing is left to be given.
   parts.Enter(State::kTrained);
   parts.Ask(StepsDone{});
 }
@@ -295,8 +295,8 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   asked_ = false;
   ++clock_;
   ++parts.counts.steps;
-  parts.counts.ranges += leases_.examples().has_value();
-  leases_.OnStep(by_all_reduce());
+  parts.counts.ranges += step_examples_.examples().has_value();
+  step_examples_.OnStep(by_all_reduce());
   evaluations_.OnStep();
   AskForExamples(parts);
   if (by_all_reduce()) EvaluateIfDue(parts, nullptr);
@@ -373,7 +373,7 @@ bool WorkerSteps::CanBeginByTable(const WorkerParts& parts) const {
          // These look at all parameters before the step.
          !RuleAt(view, clock_).skips_ahead() &&
          !(evaluations_.IsDue(clock_, EndOf(view)) && parts.IsChief()) &&
-         leases_.HasForStep();
+         step_examples_.HasForStep();
 }
 
 void WorkerSteps::BeginComputing(const WorkerParts& parts,
@@ -385,13 +385,13 @@ void WorkerSteps::BeginComputing(const WorkerParts& parts,
   parts.Act(worker_action::Compute{
       .clock = clock_,
       .parameters = parameters,
-      .examples = leases_.examples(),
+      .examples = step_examples_.examples(),
       .acknowledged = client_->unacknowledged_bytes() == 0
                           ? client_->acknowledged_at()
                           : absl::InfinitePast()});
   if (parameters != nullptr) {
     tables_.BeginWith(*parameters);
-    leases_.OnParameters(pulls_.HasOwn(clock_));
+    step_examples_.OnParameters(pulls_.HasOwn(clock_));
     return PullAhead(parts);
   }
   ++parts.counts.begun_by_table;
@@ -527,11 +527,11 @@ void WorkerSteps::OnComputed(const WorkerParts& parts, double loss) {
 
 void WorkerSteps::AskForExamples(const WorkerParts& parts) {
   std::optional<wire::Call> call =
-      leases_.Ask({.clock = clock_,
-                   .end = EndOf(parts.view().proto()),
-                   .by_all_reduce = by_all_reduce(),
-                   .all_arrived = client_->unacknowledged_bytes() == 0});
-  if (call.has_value()) leases_.OnAsked(parts.Call(*std::move(call)));
+      step_examples_.Ask({.clock = clock_,
+                          .end = EndOf(parts.view().proto()),
+                          .by_all_reduce = by_all_reduce(),
+                          .all_arrived = client_->unacknowledged_bytes() == 0});
+  if (call.has_value()) step_examples_.OnAsked(parts.Call(*std::move(call)));
 }
 
 void WorkerSteps::WaitForExamples(const WorkerParts& parts) {
@@ -540,24 +540,24 @@ void WorkerSteps::WaitForExamples(const WorkerParts& parts) {
   AskForExamples(parts);
 }
 
-void WorkerSteps::OnLeased(const WorkerParts& parts,
-                           const wire::CallReply& reply) {
-  const absl::Status leased = leases_.OnAnswer(reply);
+void WorkerSteps::OnGranted(const WorkerParts& parts,
+                            const wire::CallReply& reply) {
+  const absl::Status answered = step_examples_.OnAnswer(reply);
   if (IsOver(parts.state)) return;
-  if (!leased.ok()) return parts.Ask(CannotGoOn{.why = leased});
+  if (!answered.ok()) return parts.Ask(CannotGoOn{.why = answered});
   if (parts.state == State::kLeasing) return Decide(parts);
   if (parts.state == State::kPulling && CanBeginByTable(parts))
     BeginComputing(parts, nullptr);
 }
 
 void WorkerSteps::TellLaterClock(const WorkerParts& parts) {
-  std::optional<wire::Call> call = leases_.TellClock(clock_);
+  std::optional<wire::Call> call = step_examples_.TellClock(clock_);
   if (call.has_value()) parts.Notify(*std::move(call));
 }
 
 bool WorkerSteps::HasExamples(const WorkerParts& parts) {
-  if (leases_.HasForStep()) return true;
-  const std::optional<Clock> wished = leases_.TakeSkip(clock_);
+  if (step_examples_.HasForStep()) return true;
+  const std::optional<Clock> wished = step_examples_.TakeSkip(clock_);
   if (!wished.has_value()) {
     WaitForExamples(parts);
     return false;
@@ -577,18 +577,19 @@ bool WorkerSteps::HasExamples(const WorkerParts& parts) {
 
 void WorkerSteps::StepByAllReduce(const WorkerParts& parts) {
   const bool again = group_.HasComputed(clock_);
-  const bool empty = !again && !leases_.HasForStep();
-  if (empty && !leases_.HasSkip(clock_)) return WaitForExamples(parts);
+  const bool empty = !again && !step_examples_.HasForStep();
+  if (empty && !step_examples_.HasSkip(clock_)) return WaitForExamples(parts);
   TellLaterClock(parts);
   if (empty || !place_.has_begun()) SayWhereItGoesOnAt(parts, clock_ + empty);
-  leases_.ForgetSkip();  // Should this step fail, there may be examples then.
+  step_examples_
+      .ForgetSkip();  // Should this step fail, there may be examples then.
   group_.BeginStep();
   parts.Enter(State::kReducing);
   parts.counts.reduced_again += again;
   parts.counts.empty_steps += empty;
   parts.Act(worker_action::Reduce{.clock = clock_,
                                   .again = again,
-                                  .examples = leases_.examples(),
+                                  .examples = step_examples_.examples(),
                                   .empty = empty});
 }
 
@@ -611,7 +612,7 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
                              bool took_state) {
   if (parts.state != State::kCatchingUp) return;
   if (took_state && group_.HasComputed(clock_) && clock > clock_)
-    leases_.OnStepWithOthers();
+    step_examples_.OnStepWithOthers();
   if (clock_ != clock) {
     parts.Log(absl::StrCat("took the state of clock ", clock,
                            " from another worker"));
@@ -625,7 +626,7 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
 
 void WorkerSteps::OnReducing(const WorkerParts& parts) {
   // Without examples it asks again if the sum fails: there may be some by then.
-  group_.OnComputed(clock_, leases_.HasForStep());
+  group_.OnComputed(clock_, step_examples_.HasForStep());
   parts.patience.CameFurther(parts.now);
 }
 

@@ -33,10 +33,10 @@
 #include "worker/core/change_times.h"
 #include "worker/core/cut_duties.h"
 #include "worker/core/evaluations.h"
-#include "worker/core/example_leases.h"
 #include "worker/core/group_steps.h"
 #include "worker/core/phase_follower.h"
 #include "worker/core/program_place.h"
+#include "worker/core/step_examples.h"
 #include "worker/core/step_pulls.h"
 #include "worker/core/step_tables.h"
 #include "worker/core/worker_parts.h"
@@ -180,7 +180,7 @@ class WorkerSteps {
   // Over servers, at the parameters of a step: true if there are examples for
   // it. Else it waits for some, or does something else.
   bool HasExamples(const WorkerParts& parts);
-  void OnLeased(const WorkerParts& parts, const wire::CallReply& reply);
+  void OnGranted(const WorkerParts& parts, const wire::CallReply& reply);
   void TellLaterClock(const WorkerParts& parts);
 
   // ---- By all-reduce, and between it and servers
@@ -196,7 +196,7 @@ class WorkerSteps {
   Clock clock_ = 0;                        // As clock() says.
   StepPulls pulls_;
   StepTables tables_;
-  ExampleLeases leases_;
+  StepExamples step_examples_;
   GroupSteps group_;
   ProgramPlace place_;
   Evaluations evaluations_;

@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/keys/credentials.h"
-#include "common/keys/live_keys.h"
 #include "common/keys/key_holder.h"
+#include "common/keys/live_keys.h"
 #include "common/mutex.h"
 
 namespace zmq {

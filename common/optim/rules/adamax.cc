@@ -22,8 +22,9 @@ constinit const RuleConfig kAdamaxConfig = {
         [](const config::Optimizer& config) {
           return config.adamax().learning_rate();
         },
-    .momentum =
-        [](const config::Optimizer& config) -> std::optional<double> { return config.adamax().beta1(); },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      return config.adamax().beta1();
+    },
     .check =
         [](const config::Optimizer& config, const ConfigProblems& problems) {
           CheckBetasAndEpsilon(config.adamax(), problems);

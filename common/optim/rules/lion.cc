@@ -19,8 +19,9 @@ constinit const RuleConfig kLionConfig = {
         [](const config::Optimizer& config) {
           return config.lion().learning_rate();
         },
-    .momentum =
-        [](const config::Optimizer& config) -> std::optional<double> { return config.lion().beta1(); },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      return config.lion().beta1();
+    },
     .check =
         [](const config::Optimizer& config, const ConfigProblems& problems) {
           CheckBetas(config.lion(), problems);

@@ -43,8 +43,9 @@ constinit const RuleConfig kRadamConfig = {
         [](const config::Optimizer& config) {
           return config.radam().learning_rate();
         },
-    .momentum =
-        [](const config::Optimizer& config) -> std::optional<double> { return config.radam().beta1(); },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      return config.radam().beta1();
+    },
     .check =
         [](const config::Optimizer& config, const ConfigProblems& problems) {
           CheckBetasAndEpsilon(config.radam(), problems);

@@ -42,11 +42,10 @@ constinit const RuleConfig kRmspropConfig = {
         [](const config::Optimizer& config) {
           return config.rmsprop().learning_rate();
         },
-    .momentum =
-        [](const config::Optimizer& config) -> std::optional<double> {
-          if (config.rmsprop().momentum() == 0) return std::nullopt;
-          return config.rmsprop().momentum();
-        },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      if (config.rmsprop().momentum() == 0) return std::nullopt;
+      return config.rmsprop().momentum();
+    },
     .check = &CheckRmsprop,
     .coefficients = &CoefficientsOfRmsprop};
 

@@ -56,8 +56,7 @@ absl::StatusOr<CoordinatorState> ReadStateLog(const std::string& name,
   offset = sizeof(header);
   // What a crash leaves has no whole batch at its end, or zeros.
   while (log.find_first_not_of('\0', offset) != absl::string_view::npos) {
-    const absl::StatusOr<size_t> bytes =
-        ApplyBatch(log.substr(offset), &state);
+    const absl::StatusOr<size_t> bytes = ApplyBatch(log.substr(offset), &state);
     if (!bytes.ok()) return broken(bytes.status().message());
     if (*bytes == 0) break;
     offset += *bytes;

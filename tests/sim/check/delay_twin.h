@@ -7,16 +7,16 @@
 #include "server/shard/given_turns.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/check/findings.h"
-#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/shard_twins.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/scenario.h"
 
 namespace slackline::sim {
 
 class DelayTwin {
  public:
-  DelayTwin(const Scenario& scenario, const TurnPlan& turns,
-            ShardTwins& shards, Findings& findings)
+  DelayTwin(const Scenario& scenario, const TurnPlan& turns, ShardTwins& shards,
+            Findings& findings)
       : scenario_(scenario),
         turns_(turns),
         shards_(shards),

@@ -24,7 +24,7 @@ absl::Status WriteError(const std::string& path) {
 }  // namespace
 
 absl::Status SentFiles::Add(const std::string& host,
-                             const agent::FilePart& part) {
+                            const agent::FilePart& part) {
   if (!part.anew() && IsUseless(host, part.name())) return absl::OkStatus();
   const absl::Status written = Write(host, part);
   if (absl::IsInvalidArgument(written)) return written;

@@ -7,8 +7,8 @@
 
 namespace slackline {
 
-// compare, ablate, replay, report and track. When one of them has run, its exit code
-// is in `*exit_code`.
+// compare, ablate, replay, report and track. When one of them has run, its exit
+// code is in `*exit_code`.
 void AddExperimentCommands(const Invocation& invocation, CLI::App* app,
                            int* exit_code);
 

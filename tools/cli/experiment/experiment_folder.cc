@@ -235,8 +235,8 @@ absl::StatusOr<RunOutcome> ExperimentFolder::ReadOutcome(
     return absl::FailedPreconditionError(absl::StrCat(
         "the job was ", TextOf(json, "reason"), "; that is no whole run"));
   }
-  // JSON has no NaN and no infinity; they are written as null. What the workers'
-  // program does not measure is left out.
+  // JSON has no NaN and no infinity; they are written as null. What the
+  // workers' program does not measure is left out.
   const auto number = [&](const char* name) {
     const auto it = json.find(name);
     return it != json.end() && it->is_number() ? it->get<double>()

@@ -138,8 +138,7 @@ absl::StatusOr<Owner> SelectTarget(const View& view, const std::string& text) {
         "--to: value is '", text,
         "'; a server, as in 1, or one of its threads, as in 1.0, is required"));
   }
-  SL_RETURN_IF_ERROR(
-      Annotate(CheckServer(view, target.server), "--to"));
+  SL_RETURN_IF_ERROR(Annotate(CheckServer(view, target.server), "--to"));
   const int threads = view.FindServer(target.server)->thread_size();
   if (target.thread < threads) return target;
   return absl::InvalidArgumentError(absl::StrCat(

@@ -11,7 +11,7 @@ struct TopOptions {
   JobOptions job;
   StatusTableOptions table;
   absl::Duration interval = absl::Seconds(1);
-  int count = 0;  // Ends after so many; 0: with the job or an interrupt.
+  int count = 0;      // Ends after so many; 0: with the job or an interrupt.
   bool json = false;  // Each status as an object in a line.
 };
 // On a terminal each status replaces the one before and is cut to the screen;

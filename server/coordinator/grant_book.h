@@ -1,11 +1,11 @@
-// LeaseBook: who trains on which examples, in a job with elastic sampling.
+// GrantBook: who trains on which examples, in a job with elastic sampling.
 //
-// Workers ask for the examples of one step after the other (wire::Lease). The
-// book gives out the places of each epoch's order from first to last, what a
-// worker had that is gone before all else, and the next epoch when one is used
-// up. So every place is done once, whoever is fast, slow, new or dead; only
-// what a worker was at when it died is done anew by another, perhaps after
-// servers have got a part of its gradients.
+// Workers ask for the examples of one step after the other
+// (wire::NextExamples). The book gives out the places of each epoch's order
+// from first to last, what a worker had that is gone before all else, and the
+// next epoch when one is used up. So every place is done once, whoever is fast,
+// slow, new or dead; only what a worker was at when it died is done anew by
+// another, perhaps after servers have got a part of its gradients.
 //
 // A worker for which nothing is left waits: a range may come back. Should
 // others go on to clocks that it has not reached, it is told to leave out the
@@ -32,7 +32,7 @@
 
 namespace slackline {
 
-class LeaseBook {
+class GrantBook {
  public:
   struct Caller {
     PeerId peer;
@@ -43,7 +43,7 @@ class LeaseBook {
     Caller to;
     wire::Code code = wire::OK;
     std::string error;
-    wire::Leased leased;
+    wire::GrantedExamples granted;
   };
   // A worker is given no more than so many ranges that are not done.
   static constexpr int64_t kOpenMax = 64;
@@ -60,7 +60,7 @@ class LeaseBook {
   }
 
   // Appends the answers that are due now. Others wait.
-  void Ask(const Caller& caller, const wire::Lease& lease,
+  void Ask(const Caller& caller, const wire::NextExamples& asked,
            std::vector<Answer>* answers);
   // It does a step with examples that it has. Answered at once, without any.
   void OnHasExamples(const Caller& caller, Clock clock,
@@ -117,7 +117,7 @@ class LeaseBook {
     std::deque<Range> open;  // Given and not done, oldest first.
     // Those are done when all have come to its clock.
     bool reduced = false;
-    wire::Leased last;  // Answer.
+    wire::GrantedExamples last;  // Answer.
   };
 
   // What is said of a worker from now on is new.
@@ -128,7 +128,7 @@ class LeaseBook {
   // Answers those for whom there is something.
   void Settle(std::vector<Answer>* answers);
   std::optional<Range> Take();
-  wire::Leased LeasedOf(const Range& range) const;
+  wire::GrantedExamples GrantOf(const Range& range) const;
 
   std::optional<wire::Elastic> elastic_;
   int64_t next_ = 0;            // Position.

@@ -1,6 +1,6 @@
-// ExampleLeases: where sampling is elastic, which examples the worker's next
+// StepExamples: where sampling is elastic, which examples the worker's next
 // step has, and what it asks the coordinator for them. The worker's side of
-// server/coordinator/lease_book.h; docs/manual/sampling.md.
+// server/coordinator/grant_book.h; docs/manual/sampling.md.
 //
 // One question at a time. What the coordinator answers:
 //
@@ -30,9 +30,9 @@
 
 namespace slackline {
 
-class ExampleLeases {
+class StepExamples {
  public:
-  explicit ExampleLeases(bool elastic) : elastic_(elastic) {}
+  explicit StepExamples(bool elastic) : elastic_(elastic) {}
 
   // Where the worker is when it asks.
   struct Place {

@@ -2,7 +2,7 @@
 // asks twice; nobody waits for a worker that waits for it; and the job ends at
 // one clock. Method: a few calls by hand, and workers that die at random. With
 // the rest of the cluster: tests/sim.
-#include "server/coordinator/lease_book.h"
+#include "server/coordinator/grant_book.h"
 
 #include <map>
 #include <string>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace slackline::lease_book_test {
+namespace slackline::grant_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -27,11 +27,11 @@ wire::Elastic Sampling(int64_t examples, int64_t batch_size, int64_t total) {
   return elastic;
 }
 
-class LeaseBookTest : public ::testing::Test {
+class GrantBookTest : public ::testing::Test {
  protected:
-  LeaseBookTest() { book_.Start(Sampling(10, 4, 20)); }
+  GrantBookTest() { book_.Start(Sampling(10, 4, 20)); }
 
-  static LeaseBook::Caller Of(int rank, uint64_t id) {
+  static GrantBook::Caller Of(int rank, uint64_t id) {
     return {.peer = {.kind = PeerId::Kind::kWorker, .index = rank},
             .call_id = id,
             .incarnation = 10u + rank};
@@ -39,17 +39,17 @@ class LeaseBookTest : public ::testing::Test {
   // "0.1 epoch 0 [0, 4)" or "0.1 skip to 3", one for each answer.
   std::vector<std::string> Take() {
     std::vector<std::string> texts;
-    for (const LeaseBook::Answer& answer : answers_) {
-      const wire::Examples& examples = answer.leased.examples();
+    for (const GrantBook::Answer& answer : answers_) {
+      const wire::Examples& examples = answer.granted.examples();
       texts.push_back(absl::StrCat(
           answer.to.peer.index, ".", answer.to.call_id, " ",
           answer.code != wire::OK ? answer.error
-          : answer.leased.has_examples()
+          : answer.granted.has_examples()
               ? absl::StrCat("epoch ", examples.epoch(), " [", examples.begin(),
                              ", ", examples.end(), ")")
-          : !answer.leased.has_skip_to()
+          : !answer.granted.has_skip_to()
               ? "none now"
-              : absl::StrCat("skip to ", answer.leased.skip_to())));
+              : absl::StrCat("skip to ", answer.granted.skip_to())));
     }
     answers_.clear();
     return texts;
@@ -61,12 +61,12 @@ class LeaseBookTest : public ::testing::Test {
     bool reduced = false;
   };
   std::vector<std::string> Ask(int rank, uint64_t id, const Said& said) {
-    wire::Lease lease;
-    lease.set_clock(said.clock);
-    lease.set_received(said.received);
-    lease.set_done(said.done);
-    lease.set_reduced(said.reduced);
-    book_.Ask(Of(rank, id), lease, &answers_);
+    wire::NextExamples asked;
+    asked.set_clock(said.clock);
+    asked.set_received(said.received);
+    asked.set_done(said.done);
+    asked.set_reduced(said.reduced);
+    book_.Ask(Of(rank, id), asked, &answers_);
     return Take();
   }
   std::vector<std::string> Forget(int rank) {
@@ -86,11 +86,11 @@ class LeaseBookTest : public ::testing::Test {
     }
   }
 
-  LeaseBook book_;
-  std::vector<LeaseBook::Answer> answers_;
+  GrantBook book_;
+  std::vector<GrantBook::Answer> answers_;
 };
 
-TEST_F(LeaseBookTest, RangesFollowEachOtherAndEndWithTheirEpoch) {
+TEST_F(GrantBookTest, RangesFollowEachOtherAndEndWithTheirEpoch) {
   EXPECT_THAT(Ask(0, 1, {}), ElementsAre("0.1 epoch 0 [0, 4)"));
   EXPECT_THAT(Ask(1, 1, {}), ElementsAre("1.1 epoch 0 [4, 8)"));
   EXPECT_THAT(Ask(0, 2, {.clock = 1, .received = 1, .done = 1}),
@@ -100,7 +100,7 @@ TEST_F(LeaseBookTest, RangesFollowEachOtherAndEndWithTheirEpoch) {
   EXPECT_EQ(book_.examples_done(), 6);
 }
 
-TEST_F(LeaseBookTest, ARepeatedCallGetsTheSameAnswerAndAnOlderOneNone) {
+TEST_F(GrantBookTest, ARepeatedCallGetsTheSameAnswerAndAnOlderOneNone) {
   EXPECT_THAT(Ask(0, 1, {}), ElementsAre("0.1 epoch 0 [0, 4)"));
   EXPECT_THAT(Ask(0, 1, {}), ElementsAre("0.1 epoch 0 [0, 4)"));
   EXPECT_THAT(Ask(0, 2, {.clock = 1, .received = 1, .done = 0}),
@@ -108,7 +108,7 @@ TEST_F(LeaseBookTest, ARepeatedCallGetsTheSameAnswerAndAnOlderOneNone) {
   EXPECT_THAT(Ask(0, 1, {}), IsEmpty());
 }
 
-TEST_F(LeaseBookTest, WhatDidNotReachTheWorkerIsGivenOnceMore) {
+TEST_F(GrantBookTest, WhatDidNotReachTheWorkerIsGivenOnceMore) {
   Ask(0, 1, {});
   EXPECT_THAT(Ask(0, 2, {.clock = 0, .received = 0, .done = 0}),
               ElementsAre("0.2 epoch 0 [0, 4)"));
@@ -116,7 +116,7 @@ TEST_F(LeaseBookTest, WhatDidNotReachTheWorkerIsGivenOnceMore) {
               ElementsAre("0.3 epoch 0 [4, 8)"));
 }
 
-TEST_F(LeaseBookTest, WhatADeadWorkerHadNotDoneIsNext) {
+TEST_F(GrantBookTest, WhatADeadWorkerHadNotDoneIsNext) {
   Ask(0, 1, {});
   Ask(1, 1, {});
   Ask(0, 2, {.clock = 1, .received = 1, .done = 0});
@@ -130,7 +130,7 @@ TEST_F(LeaseBookTest, WhatADeadWorkerHadNotDoneIsNext) {
               ElementsAre("1.4 epoch 1 [0, 4)"));
 }
 
-TEST_F(LeaseBookTest, WhoFindsNothingWaitsUntilItComesBack) {
+TEST_F(GrantBookTest, WhoFindsNothingWaitsUntilItComesBack) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 9}), IsEmpty());
   EXPECT_EQ(book_.EndOf({10, 11}), std::nullopt);
@@ -142,7 +142,7 @@ TEST_F(LeaseBookTest, WhoFindsNothingWaitsUntilItComesBack) {
 }
 
 // Else the one that trains would wait for it, in BSP and all-reduce.
-TEST_F(LeaseBookTest, WhoFindsNothingAndIsBehindLeavesStepsOut) {
+TEST_F(GrantBookTest, WhoFindsNothingAndIsBehindLeavesStepsOut) {
   TakeAll();  // The step of clock 5 is under way.
   EXPECT_THAT(Ask(1, 1, {.clock = 3}), ElementsAre("1.1 skip to 6"));
   EXPECT_THAT(Ask(1, 1, {.clock = 3}), ElementsAre("1.1 skip to 6"));
@@ -154,7 +154,7 @@ TEST_F(LeaseBookTest, WhoFindsNothingAndIsBehindLeavesStepsOut) {
   EXPECT_EQ(book_.EndOf({10, 11}), 6);
 }
 
-TEST_F(LeaseBookTest, AStepAtALaterClockThanWasAskedForHoldsNobodyUp) {
+TEST_F(GrantBookTest, AStepAtALaterClockThanWasAskedForHoldsNobodyUp) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 8}), IsEmpty());
   book_.OnHasExamples(Of(0, 7), 8, &answers_);
@@ -163,7 +163,7 @@ TEST_F(LeaseBookTest, AStepAtALaterClockThanWasAskedForHoldsNobodyUp) {
   EXPECT_THAT(Take(), ElementsAre("0.7 none now"));
 }
 
-TEST_F(LeaseBookTest, TheJobDoesNotEndBeforeAllAreDoneAndHaveAsked) {
+TEST_F(GrantBookTest, TheJobDoesNotEndBeforeAllAreDoneAndHaveAsked) {
   TakeAll();
   EXPECT_THAT(Ask(0, 7, {.clock = 6, .received = 6, .done = 5}),
               ElementsAre("0.7 none now"));
@@ -173,7 +173,7 @@ TEST_F(LeaseBookTest, TheJobDoesNotEndBeforeAllAreDoneAndHaveAsked) {
   EXPECT_EQ(book_.EndOf({10, 11}), std::nullopt) << "one has just joined";
 }
 
-TEST_F(LeaseBookTest, ByAllReduceTheLastRangesAreDoneWhenAllHaveThem) {
+TEST_F(GrantBookTest, ByAllReduceTheLastRangesAreDoneWhenAllHaveThem) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 5, .reduced = true}),
               ElementsAre("1.1 skip to 6"));
@@ -188,7 +188,7 @@ TEST_F(LeaseBookTest, ByAllReduceTheLastRangesAreDoneWhenAllHaveThem) {
   EXPECT_EQ(book_.examples_done(), 20);
 }
 
-TEST_F(LeaseBookTest, WhoWaitsWhenTheJobIsEndedEarlyGoesToItsEnd) {
+TEST_F(GrantBookTest, WhoWaitsWhenTheJobIsEndedEarlyGoesToItsEnd) {
   TakeAll();
   EXPECT_THAT(Ask(1, 1, {.clock = 6, .reduced = true}), IsEmpty());
   EXPECT_THAT(EndAt(8), ElementsAre("1.1 skip to 8"));
@@ -197,11 +197,11 @@ TEST_F(LeaseBookTest, WhoWaitsWhenTheJobIsEndedEarlyGoesToItsEnd) {
               ElementsAre("2.1 skip to 8"));
 }
 
-TEST_F(LeaseBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {
+TEST_F(GrantBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {
   book_.Start(Sampling(1000, 1, 1000));
-  for (int64_t i = 0; i < LeaseBook::kOpenMax; ++i)
+  for (int64_t i = 0; i < GrantBook::kOpenMax; ++i)
     Ask(0, static_cast<uint64_t>(i) + 1, {.clock = i, .received = i});
-  const int64_t max = LeaseBook::kOpenMax;
+  const int64_t max = GrantBook::kOpenMax;
   EXPECT_THAT(Ask(0, 100, {.clock = max, .received = max}),
               ElementsAre("0.100 none now"));
   EXPECT_THAT(
@@ -209,7 +209,7 @@ TEST_F(LeaseBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {
       ElementsAre(absl::StrCat("0.101 epoch 0 [", max, ", ", max + 1, ")")));
 }
 
-TEST_F(LeaseBookTest, NumbersThatCannotBeAreRefusedAndChangeNothing) {
+TEST_F(GrantBookTest, NumbersThatCannotBeAreRefusedAndChangeNothing) {
   Ask(0, 1, {});
   for (const Said& said : std::vector<Said>{{.clock = -1},
                                             {.clock = kClockMax},
@@ -218,31 +218,31 @@ TEST_F(LeaseBookTest, NumbersThatCannotBeAreRefusedAndChangeNothing) {
                                             {.received = 1, .done = 2}}) {
     const std::vector<std::string> answers = Ask(0, 5, said);
     ASSERT_EQ(answers.size(), 1u);
-    EXPECT_THAT(answers[0], HasSubstr("a lease "));
+    EXPECT_THAT(answers[0], HasSubstr("a call for examples "));
   }
   EXPECT_THAT(Ask(0, 6, {.clock = 1, .received = 1, .done = 1}),
               ElementsAre("0.6 epoch 0 [4, 8)"));
-  EXPECT_THAT(LeaseBook::WhyUnfit(Sampling(0, 1, 1)), HasSubstr("examples is"));
-  EXPECT_THAT(LeaseBook::WhyUnfit(Sampling(1, 0, 1)), HasSubstr("batch_size"));
-  EXPECT_THAT(LeaseBook::WhyUnfit(Sampling(1, 1, -1)), HasSubstr("total is"));
-  EXPECT_EQ(LeaseBook::WhyUnfit(Sampling(1, 1, 1)), "");
+  EXPECT_THAT(GrantBook::WhyUnfit(Sampling(0, 1, 1)), HasSubstr("examples is"));
+  EXPECT_THAT(GrantBook::WhyUnfit(Sampling(1, 0, 1)), HasSubstr("batch_size"));
+  EXPECT_THAT(GrantBook::WhyUnfit(Sampling(1, 1, -1)), HasSubstr("total is"));
+  EXPECT_EQ(GrantBook::WhyUnfit(Sampling(1, 1, 1)), "");
 }
 
-TEST_F(LeaseBookTest, WithStaticSamplingThereIsNothingToGive) {
-  LeaseBook book;
+TEST_F(GrantBookTest, WithStaticSamplingThereIsNothingToGive) {
+  GrantBook book;
   book.Start(std::nullopt);
-  book.Ask(Of(0, 1), wire::Lease(), &answers_);
+  book.Ask(Of(0, 1), wire::NextExamples(), &answers_);
   EXPECT_THAT(Take(), ElementsAre("0.1 the job's sampling is not elastic"));
   EXPECT_EQ(book.EndOf({10}), std::nullopt);
 }
 
 // Workers that compute, forget answers and die at random.
-TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
+TEST(GrantBook, EveryExampleIsDoneOnceWhateverHappens) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const int64_t total = rng.Between(1, 60);
-    LeaseBook book;
+    GrantBook book;
     book.Start(Sampling(rng.Between(1, 30), rng.Between(1, 5), total));
     const int64_t examples = total;
     struct Life {
@@ -257,7 +257,7 @@ TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
     Incarnation next = 1;
     std::optional<Clock> end;
     for (int event = 0; event < 5000 && !end.has_value(); ++event) {
-      std::vector<LeaseBook::Answer> answers;
+      std::vector<GrantBook::Answer> answers;
       if (living.empty() || (living.size() < 4 && rng.Chance(0.05)))
         living[next++];
       auto worker = living.begin();
@@ -272,26 +272,26 @@ TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
         life.sure.insert(life.sure.end(), life.had.begin(), life.had.end());
         life.had.clear();
         life.done = life.received;
-        wire::Lease lease;
-        lease.set_clock(life.clock);
-        lease.set_received(life.received);
-        lease.set_done(life.done);
+        wire::NextExamples asked;
+        asked.set_clock(life.clock);
+        asked.set_received(life.received);
+        asked.set_done(life.done);
         book.Ask(
             {.peer = {}, .call_id = ++life.call, .incarnation = worker->first},
-            lease, &answers);
+            asked, &answers);
       }
-      for (const LeaseBook::Answer& answer : answers) {
+      for (const GrantBook::Answer& answer : answers) {
         if (rng.Chance(0.1)) continue;  // Is lost.
         const auto to = living.find(answer.to.incarnation);
         ASSERT_NE(to, living.end());
         if (answer.to.call_id != to->second.call) continue;
-        if (!answer.leased.has_examples()) {
-          to->second.clock = answer.leased.skip_to();
+        if (!answer.granted.has_examples()) {
+          to->second.clock = answer.granted.skip_to();
           continue;
         }
         ++to->second.received;
         ++to->second.clock;
-        const wire::Examples& given = answer.leased.examples();
+        const wire::Examples& given = answer.granted.examples();
         for (int64_t at = given.begin(); at < given.end(); ++at)
           to->second.had.push_back({given.epoch(), at});
       }
@@ -313,4 +313,4 @@ TEST(LeaseBook, EveryExampleIsDoneOnceWhateverHappens) {
   }
 }
 
-}  // namespace slackline::lease_book_test
+}  // namespace slackline::grant_book_test

@@ -1,4 +1,4 @@
-#include "server/coordinator/lease_book.h"
+#include "server/coordinator/grant_book.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ constexpr int64_t kPositionMax = int64_t{1} << 60;
 
 }  // namespace
 
-std::string LeaseBook::WhyUnfit(const wire::Elastic& elastic) {
+std::string GrantBook::WhyUnfit(const wire::Elastic& elastic) {
   const auto wrong = [](const char* what, int64_t value) {
     return absl::StrCat("elastic sampling: ", what, " is ", value,
                         ", it must be in [1, ", kPositionMax, "]");
@@ -28,87 +28,91 @@ std::string LeaseBook::WhyUnfit(const wire::Elastic& elastic) {
   return "";
 }
 
-void LeaseBook::Start(const std::optional<wire::Elastic>& elastic) {
+void GrantBook::Start(const std::optional<wire::Elastic>& elastic) {
   elastic_ = elastic;
 }
 
-absl::Status LeaseBook::WhyNotAt(Clock clock) const {
+absl::Status GrantBook::WhyNotAt(Clock clock) const {
   if (!elastic_.has_value()) {
     return absl::FailedPreconditionError("the job's sampling is not elastic");
   }
   if (clock < 0 || clock >= kClockMax)
-    return absl::InvalidArgumentError(absl::StrCat("a lease at clock ", clock));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a call for examples at clock ", clock));
   return absl::OkStatus();
 }
 
-void LeaseBook::OnHasExamples(const Caller& caller, Clock clock,
+void GrantBook::OnHasExamples(const Caller& caller, Clock clock,
                               std::vector<Answer>* answers) {
   if (const absl::Status fits = WhyNotAt(clock); !fits.ok()) {
     answers->push_back({.to = caller,
                         .code = wire::REJECTED,
                         .error = std::string(fits.message()),
-                        .leased = {}});
+                        .granted = {}});
     return;
   }
   Worker& worker = Change(caller.incarnation);
   // Who waits has come further since it said that.
   if (!worker.waits) worker.clock = std::max<Clock>(worker.clock, clock + 1);
   answers->push_back(
-      {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
+      {.to = caller, .code = wire::OK, .error = {}, .granted = {}});
   Settle(answers);
 }
 
-void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
+void GrantBook::Ask(const Caller& caller, const wire::NextExamples& asked,
                     std::vector<Answer>* answers) {
   const auto refuse = [&](std::string why) {
     answers->push_back({.to = caller,
                         .code = wire::REJECTED,
                         .error = std::move(why),
-                        .leased = {}});
+                        .granted = {}});
   };
-  if (const absl::Status fits = WhyNotAt(lease.clock()); !fits.ok())
+  if (const absl::Status fits = WhyNotAt(asked.clock()); !fits.ok())
     return refuse(std::string(fits.message()));
   Worker& worker = Change(caller.incarnation);
   if (caller.call_id < worker.call.call_id) return;  // Of no use any more.
   if (caller.call_id == worker.call.call_id) {       // Repeated.
     if (!worker.waits)
-      answers->push_back(
-          {.to = caller, .code = wire::OK, .error = {}, .leased = worker.last});
+      answers->push_back({.to = caller,
+                          .code = wire::OK,
+                          .error = {},
+                          .granted = worker.last});
     return;
   }
-  if (lease.done() < worker.done || lease.done() > lease.received() ||
-      lease.received() > worker.given) {
-    return refuse(absl::StrCat(
-        "a lease with ", lease.done(), " ranges done of ", lease.received(),
-        " received; ", worker.done, " were done of ", worker.given, " given"));
+  if (asked.done() < worker.done || asked.done() > asked.received() ||
+      asked.received() > worker.given) {
+    return refuse(absl::StrCat("a call for examples with ", asked.done(),
+                               " ranges done of ", asked.received(),
+                               " received; ", worker.done, " were done of ",
+                               worker.given, " given"));
   }
-  for (; worker.done < lease.done(); ++worker.done) {
+  for (; worker.done < asked.done(); ++worker.done) {
     const Range& range = worker.open.front();
     examples_done_ += range.end - range.begin;
     worker.open.pop_front();
   }
   const bool waited = worker.waits;
   worker.call = caller;
-  worker.clock = lease.clock();
-  worker.reduced = lease.reduced();
+  worker.clock = asked.clock();
+  worker.reduced = asked.reduced();
   worker.waits = true;
-  if (lease.received() < worker.given) {
+  if (asked.received() < worker.given) {
     // The answer to an earlier call never came, or was not waited for.
-    const int64_t lost = lease.received() - worker.done;
-    worker.last = LeasedOf(worker.open[static_cast<size_t>(lost)]);
+    const int64_t lost = asked.received() - worker.done;
+    worker.last = GrantOf(worker.open[static_cast<size_t>(lost)]);
     worker.waits = false;
     ++worker.clock;
     if (waited)
       queue_.erase(std::find(queue_.begin(), queue_.end(), caller.incarnation));
     answers->push_back(
-        {.to = caller, .code = wire::OK, .error = {}, .leased = worker.last});
+        {.to = caller, .code = wire::OK, .error = {}, .granted = worker.last});
   } else if (!waited) {
     queue_.push_back(caller.incarnation);
   }
   Settle(answers);
 }
 
-void LeaseBook::Forget(Incarnation incarnation, std::vector<Answer>* answers) {
+void GrantBook::Forget(Incarnation incarnation, std::vector<Answer>* answers) {
   const auto found = workers_.find(incarnation);
   if (found == workers_.end()) return;
   if (found->second.waits)
@@ -122,7 +126,7 @@ void LeaseBook::Forget(Incarnation incarnation, std::vector<Answer>* answers) {
   Settle(answers);
 }
 
-std::optional<LeaseBook::Range> LeaseBook::Take() {
+std::optional<GrantBook::Range> GrantBook::Take() {
   Range range;
   if (!returned_.empty()) {
     range = returned_.front();
@@ -139,24 +143,24 @@ std::optional<LeaseBook::Range> LeaseBook::Take() {
   return range;
 }
 
-wire::Leased LeaseBook::LeasedOf(const Range& range) const {
-  wire::Leased leased;
-  wire::Examples& examples = *leased.mutable_examples();
+wire::GrantedExamples GrantBook::GrantOf(const Range& range) const {
+  wire::GrantedExamples granted;
+  wire::Examples& examples = *granted.mutable_examples();
   const int64_t epoch = range.begin / elastic_->examples();
   examples.set_epoch(epoch);
   examples.set_begin(range.begin - epoch * elastic_->examples());
   examples.set_end(range.end - epoch * elastic_->examples());
-  return leased;
+  return granted;
 }
 
-void LeaseBook::Settle(std::vector<Answer>* answers) {
-  const auto answer = [&](Worker& worker, wire::Leased leased) {
+void GrantBook::Settle(std::vector<Answer>* answers) {
+  const auto answer = [&](Worker& worker, wire::GrantedExamples granted) {
     worker.waits = false;
-    worker.last = std::move(leased);
+    worker.last = std::move(granted);
     answers->push_back({.to = worker.call,
                         .code = wire::OK,
                         .error = {},
-                        .leased = worker.last});
+                        .granted = worker.last});
   };
   std::deque<Incarnation> waiting;
   for (const Incarnation incarnation : queue_) {
@@ -170,7 +174,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
     changed_.insert(incarnation);
     worker.open.push_back(*range);
     ++worker.given;
-    answer(worker, LeasedOf(*range));
+    answer(worker, GrantOf(*range));
     ++worker.clock;
   }
   queue_ = std::move(waiting);
@@ -182,21 +186,21 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
   waiting.clear();
   for (const Incarnation incarnation : queue_) {
     Worker& worker = workers_.at(incarnation);
-    wire::Leased leased;
+    wire::GrantedExamples granted;
     changed_.insert(incarnation);
     if (worker.clock < furthest) {
-      leased.set_skip_to(furthest);
+      granted.set_skip_to(furthest);
       worker.clock = furthest;
     } else if (worker.open.empty() || worker.reduced) {
       waiting.push_back(incarnation);
       continue;
     }
-    answer(worker, std::move(leased));
+    answer(worker, std::move(granted));
   }
   queue_ = std::move(waiting);
 }
 
-std::optional<Clock> LeaseBook::EndOf(
+std::optional<Clock> GrantBook::EndOf(
     const std::vector<Incarnation>& workers) const {
   if (!used_up()) return std::nullopt;
   std::optional<Clock> end;
@@ -213,13 +217,13 @@ std::optional<Clock> LeaseBook::EndOf(
   return end;
 }
 
-void LeaseBook::EndAt(Clock end, std::vector<Answer>* answers) {
+void GrantBook::EndAt(Clock end, std::vector<Answer>* answers) {
   if (end_ > 0 || !elastic_.has_value()) return;
   end_ = end;
   Settle(answers);
 }
 
-void LeaseBook::Ended() {
+void GrantBook::Ended() {
   for (auto& [incarnation, worker] : workers_) {
     changed_.insert(incarnation);
     for (const Range& range : worker.open)
@@ -231,7 +235,7 @@ void LeaseBook::Ended() {
 
 // ---- For the next coordinator -----------------------------------------------
 
-void LeaseBook::Keep(KeptState* kept) {
+void GrantBook::Keep(KeptState* kept) {
   if (!elastic_.has_value()) return;
   const auto put = [](const std::deque<Range>& ranges, auto* bounds) {
     for (const Range& range : ranges) {
@@ -239,35 +243,35 @@ void LeaseBook::Keep(KeptState* kept) {
       bounds->Add(range.end);
     }
   };
-  coordinator::LeasesState state;
+  coordinator::GrantsState state;
   state.set_next(next_);
   put(returned_, state.mutable_returned());
   state.set_end(end_);
   state.set_examples_done(examples_done_);
   state.set_examples_given_again(examples_given_again_);
   state.mutable_queue()->Add(queue_.begin(), queue_.end());
-  kept->Put("leases", state);
+  kept->Put("grants", state);
   for (const Incarnation incarnation : std::exchange(changed_, {})) {
-    const std::string key = NumberedKey("lease", incarnation);
+    const std::string key = NumberedKey("grant", incarnation);
     const auto found = workers_.find(incarnation);
     if (found == workers_.end()) {
       kept->Remove(key);
       continue;
     }
     const Worker& worker = found->second;
-    coordinator::WorkerLeases leases;
-    leases.set_call_id(worker.call.call_id);
-    leases.set_clock(worker.clock);
-    leases.set_given(worker.given);
-    leases.set_done(worker.done);
-    put(worker.open, leases.mutable_open());
-    leases.set_reduced(worker.reduced);
-    *leases.mutable_last() = worker.last;
-    kept->Put(key, leases);
+    coordinator::WorkerGrants grants;
+    grants.set_call_id(worker.call.call_id);
+    grants.set_clock(worker.clock);
+    grants.set_given(worker.given);
+    grants.set_done(worker.done);
+    put(worker.open, grants.mutable_open());
+    grants.set_reduced(worker.reduced);
+    *grants.mutable_last() = worker.last;
+    kept->Put(key, grants);
   }
 }
 
-absl::Status LeaseBook::Load(
+absl::Status GrantBook::Load(
     const std::optional<wire::Elastic>& elastic, const StateReader& reader,
     absl::FunctionRef<const PeerId*(Incarnation)> peer_of) {
   elastic_ = elastic;
@@ -286,30 +290,30 @@ absl::Status LeaseBook::Load(
     }
     return bounds.size() % 2 == 0;
   };
-  coordinator::LeasesState state;
-  SL_RETURN_IF_ERROR(reader.Read("leases", &state));
+  coordinator::GrantsState state;
+  SL_RETURN_IF_ERROR(reader.Read("grants", &state));
   if (state.next() < 0 || state.next() > elastic_->total() ||
       !take(state.returned(), &returned_)) {
-    return reader.Broken("leases", "examples that there are not");
+    return reader.Broken("grants", "examples that there are not");
   }
   next_ = state.next();
   end_ = state.end();
   examples_done_ = state.examples_done();
   examples_given_again_ = state.examples_given_again();
-  SL_RETURN_IF_ERROR(reader.ReadAll<coordinator::WorkerLeases>(
-      "lease", [&](uint64_t incarnation, const auto& leases) {
+  SL_RETURN_IF_ERROR(reader.ReadAll<coordinator::WorkerGrants>(
+      "grant", [&](uint64_t incarnation, const auto& grants) {
         const PeerId* const peer = peer_of(incarnation);
         if (peer == nullptr) return wrong("there is no such worker");
         Worker& worker = workers_[incarnation];
         worker.call = {.peer = *peer,
-                       .call_id = leases.call_id(),
+                       .call_id = grants.call_id(),
                        .incarnation = incarnation};
-        worker.clock = leases.clock();
-        worker.given = leases.given();
-        worker.done = leases.done();
-        worker.reduced = leases.reduced();
-        worker.last = leases.last();
-        if (!take(leases.open(), &worker.open) || worker.done < 0 ||
+        worker.clock = grants.clock();
+        worker.given = grants.given();
+        worker.done = grants.done();
+        worker.reduced = grants.reduced();
+        worker.last = grants.last();
+        if (!take(grants.open(), &worker.open) || worker.done < 0 ||
             worker.given - worker.done !=
                 static_cast<int64_t>(worker.open.size())) {
           return wrong("examples that there are not");
@@ -319,7 +323,7 @@ absl::Status LeaseBook::Load(
   for (const Incarnation incarnation : state.queue()) {
     const auto found = workers_.find(incarnation);
     if (found == workers_.end() || found->second.waits)
-      return reader.Broken("leases", "somebody waits that cannot");
+      return reader.Broken("grants", "somebody waits that cannot");
     found->second.waits = true;
     queue_.push_back(incarnation);
   }
