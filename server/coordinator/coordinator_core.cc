@@ -541,9 +541,9 @@ void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
 void CoordinatorCore::Refuse(const std::string& why, const Member& member,
                              Effects* effects) {
   if (!members_.NoteRefused(member)) return;
-  effects->log.push_back(absl::StrCat(
-      Describe(member), " ", why,
-      "; its statistics are not looked at while they are like this"));
+  effects->log.push_back(
+      absl::StrCat(Describe(member), " ", why,
+                   "; its figures do not count while they are like this"));
 }
 
 void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,

@@ -314,6 +314,7 @@ absl::Status GrantBook::Load(
         worker.reduced = grants.reduced();
         worker.last = grants.last();
         if (!take(grants.open(), &worker.open) || worker.done < 0 ||
+            worker.given < worker.done ||
             worker.given - worker.done !=
                 static_cast<int64_t>(worker.open.size())) {
           return wrong("examples that there are not");

@@ -165,6 +165,17 @@ void GiveFollowers(Scenario* scenario) {
   scenario->elastic.reset();  // With it nobody waits with the last step.
 }
 
+void GiveGivenDelays(Scenario* scenario) {
+  Rng rng = Rng(scenario->seed).Fork("given delays");
+  scenario->GiveDelays(rng);
+}
+
+// And gradients wait for their turn, in copies, too.
+void GiveFollowersAndDelays(Scenario* scenario) {
+  GiveFollowers(scenario);
+  GiveGivenDelays(scenario);
+}
+
 // Shard threads have more under way than they may.
 void GiveFollowersWithoutBudget(Scenario* scenario) {
   GiveFollowers(scenario);
@@ -1145,11 +1156,7 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"asp"},
              .tamper = DropPushRecord,
              .also = Invariant::kVersionOrder,
-             .change =
-                 [](Scenario* scenario) {
-                   Rng rng = Rng(scenario->seed).Fork("given delays");
-                   scenario->GiveDelays(rng);
-                 }},
+             .change = GiveGivenDelays},
         Case{"SequenceNumbersNotHandedOver",
              Invariant::kExactlyOnce,
              {"bsp", "ssp", "asp"},
@@ -1288,6 +1295,8 @@ INSTANTIATE_TEST_SUITE_P(
              .resumes = true},
         OfCopies("AnsweredBeforeFollowersHaveIt", ConfirmUnseen, GiveFollowers),
         OfCopies("RecordNotCopied", DropCopiedPush, GiveFollowers),
+        OfCopies("WaitingGradientNotCopied", DropCopiedPush,
+                 GiveFollowersAndDelays),
         OfCopies("SequenceNumbersNotCopied", nullptr, GiveFollowers,
                  SimServer::Plant::kForgetInCopies),
         OfCopies("InSyncThoughItIsNot", InSyncAtOnce, GiveFollowersAndCrash),

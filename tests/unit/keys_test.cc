@@ -604,7 +604,7 @@ TEST(AuthorityTest, IsATable) {
             "call entered: server worker\n"
             "call set_mode: server operator\n"
             "call regroup: server worker\n"
-            "call lease: server worker\n"
+            "call next_examples: server worker\n"
             "call checkpoint: server operator\n"
             "call cut_part: server worker\n"
             "call cannot_join: server worker\n"

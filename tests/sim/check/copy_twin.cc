@@ -30,6 +30,10 @@ uint64_t Digest(const ShardMachine& machine) {
     std::memcpy(&bits, &value, sizeof(bits));
     add(bits);
   };
+  const auto add_options = [&](const StepOptions& options) {
+    add_double(options.rate_factor);
+    add_double(options.momentum.value_or(-1));
+  };
   const ShardSnapshot snapshot = machine.Snapshot();
   const ShardRange& range = machine.shard().range();
   add(static_cast<uint64_t>(range.begin));
@@ -49,14 +53,31 @@ uint64_t Digest(const ShardMachine& machine) {
   for (const HeldGradient& held : snapshot.held) {
     add(static_cast<uint64_t>(held.who.rank));
     add(held.who.incarnation);
-    add_double(held.options.rate_factor);
-    add_double(held.options.momentum.value_or(-1));
+    add_options(held.options);
     add_double(held.rms);
     add_tensor(held.gradient);
   }
   if (!snapshot.held.empty()) add(static_cast<uint64_t>(snapshot.spare));
   add_double(snapshot.running_rms.mean());
   add(snapshot.running_rms.count());
+  if (!snapshot.turns.has_value()) return digest;
+  const TurnState& turns = *snapshot.turns;
+  add(static_cast<uint64_t>(turns.plan));
+  add(static_cast<uint64_t>(turns.over));
+  for (const auto& [of, waiting] : turns.waiting) {
+    add(static_cast<uint64_t>(of.first));
+    add(static_cast<uint64_t>(of.second));
+    add(waiting.base);
+    add_options(waiting.options);
+    add_double(waiting.rms);
+    add_tensor(waiting.gradient);
+  }
+  for (const auto& [before, kept] : turns.kept) {
+    add(static_cast<uint64_t>(before));
+    add(kept.version);
+    add_tensor(kept.values);
+  }
+  for (const float value : turns.memory.mean) add_double(value);
   return digest;
 }
 

@@ -184,6 +184,11 @@ std::optional<Violation> ShardComparison::TurnsDifference(
                      " gradients wait for their turn, not ", waiting));
   }
   for (const auto& [before, kept] : turns.kept) {
+    if (before < 0 || before >= over) {
+      return differs(Invariant::kVersionOrder,
+                     absl::StrCat("keeps a version as that after ", before,
+                                  " turns, and ", over, " are over"));
+    }
     const Version version = state.after_turns[static_cast<size_t>(before)];
     if (kept.version == version &&
         SameBits(FloatsOf(kept.values), twin.versions[version])) {
