@@ -257,4 +257,14 @@ absl::Span<const DelayPlan::Reader> DelayPlan::OfShard::ReadersAfter(
       static_cast<size_t>(range.second - range.first));
 }
 
+absl::Span<const DelayPlan::Reader> DelayPlan::OfShard::ReadersBefore(
+    int64_t turns) const {
+  const std::vector<Reader>& readers = plan_->index_[index_].readers;
+  const auto end = std::lower_bound(
+      readers.begin(), readers.end(), Reader{.turns = turns},
+      [](const Reader& a, const Reader& b) { return a.turns < b.turns; });
+  return absl::MakeConstSpan(readers).first(
+      static_cast<size_t>(end - readers.begin()));
+}
+
 }  // namespace slackline

@@ -68,6 +68,8 @@ class DelayPlan {
     bool Uses(int32_t rank, Clock clock) const;
     // Who computes from the version after so many turns.
     absl::Span<const Reader> ReadersAfter(int64_t turns) const;
+    // Who computes from a version after fewer turns than that, by turns.
+    absl::Span<const Reader> ReadersBefore(int64_t turns) const;
 
    private:
     friend class DelayPlan;

@@ -128,7 +128,7 @@ void CheckModes(const config::Sync& sync, int workers,
 
 bool MayAllReduce(const config::Sync& sync) {
   const auto reduces = [](const auto& block) {
-    return RuleOf(ConfiguredMode(block)).StepOf(0) == StepKind::kAllReduce;
+    return ConnectsWorkers(RuleOf(ConfiguredMode(block)).StepOf(0));
   };
   if (sync.has_auto_()) return true;
   if (sync.phase_size() == 0) return reduces(sync);

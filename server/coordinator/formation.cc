@@ -221,7 +221,9 @@ std::string Formation::WhyDelaysUnfit(Clock from,
       " earlier versions of the model for gradients that are computed from "
       "them, ",
       (kept * bytes) >> 20,
-      " MiB in all, beside the gradients that wait for their turn"));
+      " MiB in all and as much for each copy, beside the gradients that wait "
+      "for "
+      "their turn"));
   return "";
 }
 

@@ -24,19 +24,13 @@ bool HasPushed(const Participants& participants, Rank rank, Clock clock) {
   return who == participants.end() || who->rank != rank || who->clock > clock;
 }
 
-// Whether a gradient of a step is still computed, or judged, from the version
-// after so many turns.
-bool IsNeededBy(const UpdateRule& rule, const TurnState& state, int64_t turns,
-                const Participants& participants) {
-  const absl::Span<const DelayPlan::Reader> readers =
-      rule.delays->Of(state.plan).ReadersAfter(turns);
-  return std::any_of(readers.begin(), readers.end(),
-                     [&](const DelayPlan::Reader& reader) {
-                       const Rank rank{reader.rank};
-                       return !HasPushed(participants, rank, reader.clock) ||
-                              (rule.stale.NeedsBase() &&
-                               state.waiting.contains({reader.clock, rank}));
-                     });
+// Whether the gradient is still to be computed, or judged, from its version.
+bool Needs(const DelayPlan::Reader& reader, const UpdateRule& rule,
+           const TurnState& state, const Participants& participants) {
+  const Rank rank{reader.rank};
+  return !HasPushed(participants, rank, reader.clock) ||
+         (rule.stale.NeedsBase() &&
+          state.waiting.contains({reader.clock, rank}));
 }
 
 template <typename... Parts>
@@ -74,22 +68,31 @@ absl::Status GivenTurns::Check(const UpdateRule& rule, const TurnState& state,
     return Unfit("a gradient of rank ", number, " and clock ", clock,
                  " waits for its turn, which it cannot have");
   }
-  for (int64_t turn = 0; turn < state.over; ++turn) {
+  const int64_t over = state.waiting.empty() ? 0 : state.over;
+  for (int64_t turn = 0; turn < over; ++turn) {
     const DelayTrace::Update& update = turns.turn(turn);
     for (const int32_t rank : update.ranks) {
       if (!state.waiting.contains({update.clock, Rank{rank}})) continue;
       return Unfit("a gradient of rank ", rank, " and clock ", update.clock,
                    " waits for turn ", turn, ", which is over");
     }
-    const bool needed = IsNeededBy(rule, state, turn, participants);
-    if (needed == state.kept.contains(turn)) continue;
-    return Unfit("the version after ", turn, " turns is ",
-                 needed ? "needed, and not there" : "not needed any more");
   }
-  const auto kept = state.kept.lower_bound(state.over);
-  if (kept != state.kept.end() ||
-      (!state.kept.empty() && state.kept.begin()->first < 0)) {
-    return Unfit("a version is kept of a turn that is not over");
+  // Both in the order of turns.
+  auto kept = state.kept.begin();
+  int64_t found = -1;
+  for (const DelayPlan::Reader& reader : turns.ReadersBefore(state.over)) {
+    if (reader.turns == found || !Needs(reader, rule, state, participants))
+      continue;
+    found = reader.turns;
+    if (kept == state.kept.end() || kept->first > found)
+      return Unfit("the version after ", found,
+                   " turns is needed, and missing");
+    if (kept->first < found) break;
+    ++kept;
+  }
+  if (kept != state.kept.end()) {
+    return Unfit("the version after ", kept->first,
+                 " turns is kept, and nobody needs it");
   }
   return absl::OkStatus();
 }
@@ -144,7 +147,11 @@ absl::Status GivenTurns::Add(const GradientRecord& push, const Shard& present) {
 
 bool GivenTurns::IsNeeded(int64_t turns,
                           const Participants& participants) const {
-  return IsNeededBy(*rule_, state_, turns, participants);
+  const absl::Span<const DelayPlan::Reader> readers =
+      this->turns().ReadersAfter(turns);
+  return std::any_of(readers.begin(), readers.end(), [&](const auto& reader) {
+    return Needs(reader, *rule_, state_, participants);
+  });
 }
 
 void GivenTurns::LetGo(int64_t turns, const Participants& participants) {

@@ -74,6 +74,13 @@ class GivenTurns {
   static absl::Status Check(const UpdateRule& rule, const TurnState& state,
                             Version version, const Participants& participants);
 
+  // Somebody else's values may only come before all turns, and with nobody who
+  // joins.
+  bool MayBegin(const InstallRecord& install) const {
+    return state_.over == 0 && state_.waiting.empty() &&
+           install.joining.empty();
+  }
+
   const TurnState& state() const { return state_; }
   const DelayPlan& plan() const { return *rule_->delays; }
   // So many turns have to be over before this worker is told the values of its

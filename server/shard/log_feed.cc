@@ -366,9 +366,11 @@ absl::Status LogCopy::Resume(const wire::LogPosition& at) {
 }
 
 absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
-  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot, *rule_));
   if (begun_)
     return absl::InvalidArgumentError("a snapshot of a shard that is here");
+  if (snapshot_.has_value())
+    return absl::InvalidArgumentError(
+        "a second snapshot before all of the first");
   if (snapshot.begin() != range_.begin || snapshot.end() <= range_.begin ||
       snapshot.end() > end_max_) {
     return absl::InvalidArgumentError(
@@ -376,6 +378,7 @@ absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
                      snapshot.end(), "); the shard begins at ", range_.begin,
                      " and ends at ", end_max_, " at the latest"));
   }
+  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot, *rule_));
   ShardRange range = range_;
   range.end = snapshot.end();
   const size_t count = TensorCount(snapshot, slot_count_);
@@ -431,8 +434,13 @@ absl::Status LogCopy::FinishCopy() {
   SL_RETURN_IF_ERROR(
       rule_->store->Check(range_, snapshot.values, snapshot.slots));
   ShardMachine machine(rule_, range_, std::move(snapshot));
+  const ShardStore& store = machine.shard().store();
   for (const HeldGradient& held : machine.held())
-    SL_RETURN_IF_ERROR(machine.shard().store().CheckGradient(held.gradient));
+    SL_RETURN_IF_ERROR(store.CheckGradient(held.gradient));
+  if (machine.turns() != nullptr) {
+    for (const auto& [of, waiting] : machine.turns()->state().waiting)
+      SL_RETURN_IF_ERROR(store.CheckGradient(waiting.gradient));
+  }
   machine_ = std::move(machine);
   begun_ = true;
   return absl::OkStatus();

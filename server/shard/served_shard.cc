@@ -357,6 +357,12 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
           "pull of ", Name(), " by rank ", static_cast<int>(who.rank),
           ", which has not joined the shard: send a join pull first"));
     }
+    if (machine_.turns() != nullptr) {
+      return Rejected(absl::StrCat(
+          "pull of ", Name(), " by rank ", static_cast<int>(who.rank),
+          ", which joins: a job with given delays has the workers that it "
+          "began with"));
+    }
     Commit(JoinRecord{.who = who, .clock = machine_.complete_clock()},
            std::nullopt, call);
     participant = Find(who);

@@ -186,6 +186,16 @@ absl::Status CheckTurns(const wire::ShardSnapshot& snapshot,
   const wire::Turns& turns = snapshot.turns();
   if (snapshot.held_size() > 0)
     return Bad("held gradients, and the job's delays are given");
+  // Before anything is made of them: there are no more turns than gradients,
+  // and a version is kept of a turn that is over.
+  const int64_t gradients = rule.delays->steps() * rule.delays->workers();
+  if (turns.over() < 0 || turns.over() > gradients ||
+      turns.kept_size() > turns.over() || turns.waiting_size() > gradients) {
+    return Bad(absl::StrCat(turns.over(), " turns, ", turns.kept_size(),
+                            " kept versions and ", turns.waiting_size(),
+                            " gradients that wait; the delays have ", gradients,
+                            " gradients"));
+  }
   const auto order = [](const wire::Turns::Waiting& waiting) {
     return std::make_tuple(waiting.clock(), waiting.rank());
   };

@@ -19,8 +19,8 @@ LogPosition DecodePosition(const wire::LogPosition& position);
 
 // The snapshot without its tensors.
 wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot);
-// All of the shard's size: the values, the slots, the held gradients, and those
-// of the turns.
+// The values, the slots, the held gradients, and those of the turns: of a dense
+// table each has a float for each element. None is empty.
 std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot);
 
 // How many tensors belong to a snapshot.
@@ -29,7 +29,7 @@ size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count);
 // rule.
 absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
                            const UpdateRule& rule);
-// Of a checked snapshot, with its TensorCount() tensors of the shard's size.
+// Of a checked snapshot, with its TensorCount() tensors.
 ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                              int slot_count, std::vector<Payload> tensors);
 

@@ -106,6 +106,13 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join,
     return absl::InvalidArgumentError(
         absl::StrCat(NameOf(join.who), " joins, and takes part already"));
   }
+  // What its steps would be computed from is let go.
+  if (turns_.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        NameOf(join.who),
+        " joins, and a job with given delays has the workers that it began "
+        "with"));
+  }
   participants_.Join(join.who.rank, join.who.incarnation, join.clock);
   return ShardOutcome();
 }
@@ -228,6 +235,11 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   }
   SL_RETURN_IF_ERROR(
       rule_->store->Check(shard_.range(), install.values, install.slots));
+  if (turns_.has_value() && !turns_->MayBegin(install)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an installation at clock ", install.clock,
+        ", and the turns of the job's delays have begun, or somebody joins"));
+  }
   Participants after = participants_;
   for (const WorkerLife& joining : install.joining) {
     if (after.Has(joining.rank)) {

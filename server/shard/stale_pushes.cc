@@ -28,7 +28,7 @@ void StalePushes::OnAnswer(Rank rank, Incarnation incarnation, Version version,
 }
 
 StaleRule::Verdict StalePushes::OnPush(const Push& push) {
-  const Payload* then = push.base_values;
+  const Payload* then = nullptr;  // What the worker was answered.
   if (const auto of_worker = bases_of_.find(push.rank);
       of_worker != bases_of_.end() &&
       of_worker->second.incarnation == push.incarnation) {

@@ -31,8 +31,6 @@ class StalePushes {
     Rank rank{};
     Incarnation incarnation = 0;
     Version base = 0;  // Computed from.
-    // Its values, from who knows them; else what the worker was answered.
-    const Payload* base_values = nullptr;
     const Payload* gradient = nullptr;
     Version now = 0;
     const Payload* values = nullptr;

@@ -45,12 +45,6 @@ std::string Trace(uint64_t seed, bool modes = false) {
 
 class ClusterSim : public ::testing::TestWithParam<uint64_t> {};
 
-constexpr uint64_t kSeedsPerBlock = 500;
-
-// As many as it takes to meet everything that is counted below.
-constexpr uint64_t kSeedsPerPlainBlock = 750;
-constexpr uint64_t kSeedsPerModesBlock = 600;
-
 TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   RunCounts counts;
   for (uint64_t i = 0; i < kSeedsPerPlainBlock; ++i) {

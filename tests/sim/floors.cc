@@ -21,18 +21,19 @@ struct Floor {
   int64_t more_than;
 };
 
-constexpr int64_t AtLeast(int64_t least) { return least - 1; }
+constexpr int64_t AtLeast(uint64_t least) {
+  return static_cast<int64_t>(least) - 1;
+}
 
-// A block has 750 plain seeds, 600 with changes of the mode, or 500 that go on.
 constexpr Floor kFloors[] = {
-    {SeedRuns::kBlock, "finished", AtLeast(450)},
+    {SeedRuns::kBlock, "finished", AtLeast(kSeedsPerPlainBlock * 6 / 10)},
     {SeedRuns::kBlock, "failed", 0},
-    {SeedRuns::kBlock, "bsp", AtLeast(62)},
-    {SeedRuns::kBlock, "ssp", AtLeast(62)},
-    {SeedRuns::kBlock, "asp", AtLeast(62)},
-    {SeedRuns::kBlock, "dssp", AtLeast(62)},
-    {SeedRuns::kBlock, "backup", AtLeast(62)},
-    {SeedRuns::kBlock, "delays", AtLeast(30)},
+    {SeedRuns::kBlock, "bsp", AtLeast(kSeedsPerPlainBlock / 12)},
+    {SeedRuns::kBlock, "ssp", AtLeast(kSeedsPerPlainBlock / 12)},
+    {SeedRuns::kBlock, "asp", AtLeast(kSeedsPerPlainBlock / 12)},
+    {SeedRuns::kBlock, "dssp", AtLeast(kSeedsPerPlainBlock / 12)},
+    {SeedRuns::kBlock, "backup", AtLeast(kSeedsPerPlainBlock / 12)},
+    {SeedRuns::kBlock, "delays", AtLeast(kSeedsPerPlainBlock / 25)},
     {SeedRuns::kBlock, "checker.given_updates", 1000},
     {SeedRuns::kBlock, "checker.given_answers", 100},
     {SeedRuns::kBlock, "network.lost", 1000},
@@ -139,14 +140,14 @@ constexpr Floor kFloors[] = {
     {SeedRuns::kBlock, "suspensions", 0},
     {SeedRuns::kBlock, "move.*.seen", 500},
     {SeedRuns::kBlock, "move.*.faults", 1},
-    {SeedRuns::kModesBlock, "finished", AtLeast(360)},
+    {SeedRuns::kModesBlock, "finished", AtLeast(kSeedsPerModesBlock * 6 / 10)},
     {SeedRuns::kModesBlock, "failed", 0},
-    {SeedRuns::kModesBlock, "bsp", AtLeast(24)},
-    {SeedRuns::kModesBlock, "ssp", AtLeast(24)},
-    {SeedRuns::kModesBlock, "asp", AtLeast(24)},
-    {SeedRuns::kModesBlock, "allreduce", AtLeast(24)},
-    {SeedRuns::kModesBlock, "dssp", AtLeast(24)},
-    {SeedRuns::kModesBlock, "backup", AtLeast(24)},
+    {SeedRuns::kModesBlock, "bsp", AtLeast(kSeedsPerModesBlock / 25)},
+    {SeedRuns::kModesBlock, "ssp", AtLeast(kSeedsPerModesBlock / 25)},
+    {SeedRuns::kModesBlock, "asp", AtLeast(kSeedsPerModesBlock / 25)},
+    {SeedRuns::kModesBlock, "allreduce", AtLeast(kSeedsPerModesBlock / 25)},
+    {SeedRuns::kModesBlock, "dssp", AtLeast(kSeedsPerModesBlock / 25)},
+    {SeedRuns::kModesBlock, "backup", AtLeast(kSeedsPerModesBlock / 25)},
     {SeedRuns::kModesBlock, "fenced", 0},
     {SeedRuns::kModesBlock, "own_optimizers", 50},
     {SeedRuns::kModesBlock, "rate_factors", 50},
@@ -200,7 +201,7 @@ constexpr Floor kFloors[] = {
     {SeedRuns::kModesBlock, "slow_files", 3},
     {SeedRuns::kModesBlock, "suspensions", 0},
     {SeedRuns::kModesBlock, "change.*.seen", 300},
-    {SeedRuns::kResumeBlock, "finished", AtLeast(300)},
+    {SeedRuns::kResumeBlock, "finished", AtLeast(kSeedsPerBlock * 6 / 10)},
     {SeedRuns::kResumeBlock, "resumed", 250},
     {SeedRuns::kResumeBlock, "resumed_same", 70},
     {SeedRuns::kResumeBlock, "checker.resumed_shards", 1000},

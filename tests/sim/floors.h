@@ -2,12 +2,19 @@
 // rot into one in which nothing happens, or nothing is checked.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tests/sim/run_counts.h"
 
 namespace slackline::sim {
+
+// Seeds of one block of each kind: as many as it takes to meet everything that
+// is counted.
+inline constexpr uint64_t kSeedsPerPlainBlock = 750;
+inline constexpr uint64_t kSeedsPerModesBlock = 600;
+inline constexpr uint64_t kSeedsPerBlock = 500;  // Of every other kind.
 
 // Which seeds are run, by the test that runs them.
 enum class SeedRuns {

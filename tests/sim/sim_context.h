@@ -119,11 +119,10 @@ struct SimContext {
   }
   int64_t trainer_stalls = 0;
   int64_t trainer_stalls_for_ever = 0;
-  int64_t disk_errors = 0;  // Attempts to write that failed.
-  int64_t slow_files = 0;   // Of checkpoints.
-  int64_t torn_logs = 0;
-  int64_t links_missed =
-      0;  // As of RunCounts.          // Of the coordinator's state.
+  int64_t disk_errors = 0;        // Attempts to write that failed.
+  int64_t slow_files = 0;         // Of checkpoints.
+  int64_t torn_logs = 0;          // Of the coordinator's state.
+  int64_t links_missed = 0;       // As of RunCounts.
   std::set<int32_t> failed_cuts;  // A file of these could not be written.
 
   // For planted faults: what the coordinator is said to keep.

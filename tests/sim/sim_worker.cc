@@ -814,7 +814,7 @@ bool SimWorker::Perform(const WorkerCore::Connect& action) {
   group_number_ = action.group;
   group_aborted_ = false;
   // It forms of those that are in the view; a view that is newer has another.
-  if (core_.view()->proto().group() != group_number_) {
+  if (!core_.WhyGroupIsOver(group_number_).ok()) {
     LoseGroup();
     return false;
   }

@@ -17,7 +17,7 @@ bool WaitsForOthers(WorkerStage state, WorkerNeed need) {
   switch (state) {
     case State::kJoinPull:
     case State::kPulling:
-    case State::kLeasing:
+    case State::kAwaitingExamples:
     case State::kWaiting:
     case State::kPushed:
     case State::kAskingState:
@@ -43,7 +43,7 @@ std::string WaitingText(const WorkerWhereabouts& at, absl::Time now) {
   switch (at.state) {
     case State::kWaiting:
       return at.waiting_for;
-    case State::kLeasing:
+    case State::kAwaitingExamples:
       return "examples: other workers have the last ones";
     case State::kPushed:
     case State::kDraining:
@@ -121,7 +121,7 @@ run::WorkerProgress ProgressOf(const WorkerWhereabouts& at, absl::Time now) {
       is(P::WORKING, "giving the state to the servers");
       break;
     case State::kWaiting:
-    case State::kLeasing:
+    case State::kAwaitingExamples:
       is(P::WAITING_FOR_WORKERS,
          absl::StrCat("waiting for ", WaitingText(at, now)));
       break;

@@ -73,7 +73,7 @@ void WorkerSteps::OnView(const WorkerParts& parts) {
     case State::kWaiting:
       if (view.number() > waited_view_) Decide(parts);
       return;
-    case State::kLeasing:  // The end, or by all-reduce another group.
+    case State::kAwaitingExamples:  // The end, or by all-reduce another group.
       return Decide(parts);
     case State::kGiving:  // Who was to install the rest may have died.
       return ReadShare(parts);
@@ -158,7 +158,7 @@ bool WorkerSteps::OnAnswer(const WorkerParts& parts,
 
 void WorkerSteps::ActWhenAcknowledged(const WorkerParts& parts) {
   if (client_->unacknowledged_bytes() != 0) return;
-  if (parts.state == State::kLeasing) return AskForExamples(parts);
+  if (parts.state == State::kAwaitingExamples) return AskForExamples(parts);
   if (parts.state == State::kDraining) return Finish(parts);
   if (parts.state != State::kPushed) return;
   parts.Enter(State::kAskingState);
@@ -536,7 +536,8 @@ void WorkerSteps::AskForExamples(const WorkerParts& parts) {
 
 void WorkerSteps::WaitForExamples(const WorkerParts& parts) {
   // A newer view is no progress of whoever it waits for.
-  if (parts.state != State::kLeasing) parts.Enter(State::kLeasing);
+  if (parts.state != State::kAwaitingExamples)
+    parts.Enter(State::kAwaitingExamples);
   AskForExamples(parts);
 }
 
@@ -545,7 +546,7 @@ void WorkerSteps::OnGranted(const WorkerParts& parts,
   const absl::Status answered = step_examples_.OnAnswer(reply);
   if (IsOver(parts.state)) return;
   if (!answered.ok()) return parts.Ask(CannotGoOn{.why = answered});
-  if (parts.state == State::kLeasing) return Decide(parts);
+  if (parts.state == State::kAwaitingExamples) return Decide(parts);
   if (parts.state == State::kPulling && CanBeginByTable(parts))
     BeginComputing(parts, nullptr);
 }

@@ -5,8 +5,8 @@
 // | what comes next | states |
 // | --- | --- |
 // | join | kInitializing, or kJoinPull |
-// | a step over servers | kPulling, kLeasing, kComputing |
-// | a step by all-reduce | kLeasing, kReducing |
+// | a step over servers | kPulling, kAwaitingExamples, kComputing |
+// | a step by all-reduce | kAwaitingExamples, kReducing |
 // | connect | kConnecting, kCatchingUp |
 // | from servers to all-reduce | kPushed, kAskingState, kTakingState |
 // | from all-reduce to servers | kReadingState, kGiving |

@@ -1,5 +1,5 @@
 // What a mode decides. One file per mode, in this folder; nothing else in the
-// project asks which mode it is, but for those who choose one.
+// project asks which mode it is, but for those who choose one, or advise to.
 //
 // To add a mode: its message in proto/mode.proto and its block in the config, a
 // file here, a line in AllRules(), its row in docs/manual/modes.md, its case in
@@ -50,7 +50,8 @@ class ModeRule {
   virtual void Check(const sync::Mode& mode, int workers,
                      std::vector<ModeProblem>* problems) const;
 
-  // ---- What a step is, of this clock of the job.
+  // ---- What a step is, of this clock of the job. All steps of a phase are of
+  // one kind: who enters it asks for its first.
   virtual StepKind StepOf(Clock) const { return StepKind::kOverServers; }
 
   // The order of updates and the versions of pulls are given, from the first to

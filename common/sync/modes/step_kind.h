@@ -38,6 +38,17 @@ constexpr bool IsDoneTogether(StepKind step) {
   return false;
 }
 
+// Workers connect to each other for it.
+constexpr bool ConnectsWorkers(StepKind step) {
+  switch (step) {
+    case StepKind::kOverServers:
+      return false;
+    case StepKind::kAllReduce:
+      return true;
+  }
+  return false;
+}
+
 // Shards get the gradients of each worker, look at them and apply them.
 constexpr bool PushesGradients(StepKind step) {
   switch (step) {

@@ -5,7 +5,8 @@
 // ServedShard), without a look into the bytes.
 //
 // A store is seen from outside as payloads: the values and the optimizer slots,
-// as pulls, hand-overs, copies and checkpoints take them. What their bytes are
+// as pulls, hand-overs, copies and checkpoints take them; none of them is
+// empty. What their bytes are
 // is the store's own; two stores with equal payloads are equal. Payloads that a
 // store has given away never change, so who reads one has one version.
 //
