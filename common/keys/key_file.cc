@@ -221,10 +221,12 @@ absl::Status WriteFile(const std::string& path, const keys::Key& key,
            renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(),
                      RENAME_NOREPLACE) == 0;
   };
-  const bool written = write(file.get(), text.data(), text.size()) ==
-                           static_cast<ssize_t>(text.size()) &&
-                       (!lasts || fsync(file.get()) == 0) && give_name();
-  const int failure = errno;
+  const ssize_t bytes = write(file.get(), text.data(), text.size());
+  const bool fits = bytes == static_cast<ssize_t>(text.size());
+  const bool written =
+      fits && (!lasts || fsync(file.get()) == 0) && give_name();
+  // A write that ends early has no errno.
+  const int failure = bytes >= 0 && !fits ? ENOSPC : errno;
   unlink(partial.c_str());
   return written ? absl::OkStatus() : CallFailed(path, "write", failure);
 }

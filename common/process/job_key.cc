@@ -3,15 +3,23 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/config/cluster_config.h"
 #include "common/keys/key_file.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
+
+constexpr char kWorkerKeyBegins[] = "worker-";
+constexpr char kWorkerKeyEnds[] = ".key";
 
 bool IsOnThisHost(const config::ClusterConfig& config) {
   if (!IsLoopback(config.coordinator().host())) return false;
@@ -59,14 +67,45 @@ absl::StatusOr<keys::Key> UserKey(const KeyPlace& place, bool may_make) {
   return key;
 }
 
+// Of a WorkerKeyName(); nullopt: it is none.
+std::optional<int> RankOfKeyName(absl::string_view name) {
+  int rank = 0;
+  if (!absl::ConsumePrefix(&name, kWorkerKeyBegins) ||
+      !absl::ConsumeSuffix(&name, kWorkerKeyEnds) ||
+      !absl::SimpleAtoi(name, &rank) || rank < 0) {
+    return std::nullopt;
+  }
+  return rank;
+}
+
 }  // namespace
 
 std::string WorkerKeyName(int rank) {
-  return absl::StrCat("worker-", rank, ".key");
+  return absl::StrCat(kWorkerKeyBegins, rank, kWorkerKeyEnds);
+}
+
+bool IsKeyName(absl::string_view name) {
+  return absl::StartsWith(name, kJobKeyName) ||
+         (absl::StartsWith(name, kWorkerKeyBegins) &&
+          absl::EndsWith(name, kWorkerKeyEnds));
 }
 
 std::string JobKeyFileOf(const std::string& run_folder) {
   return (std::filesystem::path(run_folder) / kJobKeyName).string();
+}
+
+void RemoveKeysOfWorkersFrom(const std::string& run_folder, int rank) {
+  std::error_code error;
+  std::vector<std::filesystem::path> found;
+  std::filesystem::directory_iterator entry(run_folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator();
+       entry.increment(error)) {
+    const std::optional<int> of =
+        RankOfKeyName(entry->path().filename().string());
+    if (of.has_value() && *of >= rank) found.push_back(entry->path());
+  }
+  for (const std::filesystem::path& key : found)
+    std::filesystem::remove(key, error);
 }
 
 absl::StatusOr<std::optional<KeySource>> KeysHere(

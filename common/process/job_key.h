@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/keys/key_follower.h"
 #include "common/keys/key_holder.h"
 #include "proto/cluster.pb.h"
@@ -23,7 +24,13 @@ struct KeyPlace {
 // "worker-3.key", what the worker of that rank holds of it.
 inline constexpr char kJobKeyName[] = "job.key";
 std::string WorkerKeyName(int rank);
+// Whether a file is called so, or as a copy of job.key beside it: what is in it
+// is a secret.
+bool IsKeyName(absl::string_view name);
 std::string JobKeyFileOf(const std::string& run_folder);
+// Removes the keys of workers of this rank and above, which an earlier run in
+// the folder has left and a run with fewer workers does not replace.
+void RemoveKeysOfWorkersFrom(const std::string& run_folder, int rank);
 
 // The keys of this process as `holder` in the job; nullopt with insecure: true.
 // The user's key is made where there is none and all of the job is on this

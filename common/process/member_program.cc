@@ -277,13 +277,15 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   default_from(app.add_option("--out", flags.out, program.out_help),
                kOutVariable);
   std::string key;
+  const bool is_worker = program.role == "worker";
   default_from(
-      app.add_option("--key", key,
-                     "The file with the job's key, or with what a " +
-                         program.role +
-                         " holds of it (slackline keys --help); default: "
-                         "~/.config/slackline/key, which is made if there is "
-                         "none and all of the job is on this host"),
+      app.add_option(
+          "--key", key,
+          absl::StrCat("The file with the job's key",
+                       is_worker ? ", or with what a worker holds of it" : "",
+                       " (slackline keys --help); default: "
+                       "~/.config/slackline/key, which is made if there is "
+                       "none and all of the job is on this host")),
       kKeyVariable);
   if (program.may_be_added) {
     app.add_flag("--add", flags.add,

@@ -67,14 +67,21 @@ TEST_F(StartFailure, ARunThatHasItsFolderAndDoesNotBeginSaysWhyThere) {
   EXPECT_THAT(run->Output(),
               AllOf(HasSubstr("none.key"), HasSubstr("failure.txt")));
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "NOT_FORMED");
-  EXPECT_THAT(ReadText(Path("run/failure.txt")),
-              AllOf(HasSubstr("NOT_FORMED: "), HasSubstr("none.key"),
-                    HasSubstr(absl::StrCat(
-                        "slackline run ", Path("run/cluster.textproto"),
-                        " --out ", Path("run"), " --new-run"))));
+  EXPECT_THAT(
+      ReadText(Path("run/failure.txt")),
+      AllOf(HasSubstr("NOT_FORMED: "), HasSubstr("none.key"),
+            HasSubstr(absl::StrCat(
+                "slackline run ", Path("run/cluster.textproto"), " --out ",
+                Path("run"), " --new-run --key ", Path("none.key")))));
   Run("run", config, {"--epochs=1"});
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["state"], "FINISHED");
   EXPECT_FALSE(std::filesystem::exists(Path("run/failure.txt")));
+  // A run that is there is not put aside for one that has no key.
+  const std::unique_ptr<Process> mistyped = StartRun(
+      "run", config, {"--new-run", absl::StrCat("--key=", Path("none.key"))});
+  EXPECT_EQ(mistyped->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(mistyped->Output(), HasSubstr("none.key"));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["state"], "FINISHED");
 }
 
 TEST_F(StartFailure, ATakenPortOfAHealthPageIsNamedToAll) {

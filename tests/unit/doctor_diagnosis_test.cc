@@ -360,7 +360,8 @@ std::vector<Case> Cases() {
        "--set health.port=PORT"},
       {"Clock", [](Cluster& c) { c.host(2).set_clock_ahead_us(-3'000'000); },
        "note: n2: clock: 3.000 s behind this machine's (to 0.002 s) (times in "
-       "logs differ by that, nothing else); on n2: sudo chronyc makestep"},
+       "logs differ by that, and exchanges of keys need clocks that agree to "
+       "much less than limits.lease_ms); on n2: sudo chronyc makestep"},
       {"OpenFiles",
        [](Cluster& c) { c.at(2).mutable_limits()->set_open_files(64); },
        "error: n2: open files: at most 64 for a process (at least 200 are "

@@ -2,10 +2,14 @@
 // each of them allows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -186,6 +190,21 @@ TEST_F(KeyFileTest, ThatManyMakeAtOnceIsOne) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(std::set<std::string>(secrets.begin(), secrets.end()).size(), 1u);
+}
+
+// A limit of the size stands for a disk on which less is free.
+TEST_F(KeyFileTest, ThatDoesNotFitOnTheDiskSaysSo) {
+  fs::create_directories(fs::path(file_).parent_path());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit few = {16, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  const absl::Status full = WriteKeyFile(file_, NewUserKey());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(std::string(full.message()), HasSubstr(std::strerror(ENOSPC)));
+  EXPECT_FALSE(fs::exists(file_));
 }
 
 TEST_F(KeyFileTest, ThatOthersCanReadIsRefusedWithTheCommandThatMendsIt) {

@@ -64,7 +64,9 @@ def join(
             Default: as the config's health block says, else none.
         key: file with the job's key, or with what a worker holds of it, as with ``--key`` of
             slackline_worker. Default: as ``slackline run`` says, else the user's own
-            (``slackline keys``).
+            (``slackline keys``). Under torchrun a user's or a job's key, since the job's
+            servers need it, too; on several hosts the same on each, and without it
+            the job is ``insecure: true`` there.
         on_error: what an error of this script ends: "stop job", or "leave job", in which
             the others go on if the mode allows it.
 

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/config/cluster_config.h"
 #include "common/io/atomic_file.h"
 #include "common/keys/key_file.h"
 #include "common/process/exit_code.h"
@@ -331,6 +332,13 @@ class Agent {
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
+      if (const auto config =
+              ParseJobConfig(begin.config(), "cluster.textproto");
+          config.ok()) {
+        // Other agents may have this folder, too: theirs have lower ranks.
+        RemoveKeysOfWorkersFrom(
+            run_folder_, static_cast<int>(WorkerProcesses(*config).size()));
+      }
       SL_RETURN_IF_ERROR(TakeKeys(begin.keys()));
       files_.emplace(begin.run_folder(), MaySend(begin));
       put_.emplace(begin.run_folder());

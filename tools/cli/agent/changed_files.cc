@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/process/job_key.h"
 #include "common/utf8.h"
 #include "tools/cli/file_descriptor.h"
 
@@ -45,8 +46,7 @@ bool IsSentName(const std::string& name) {
          last.find('\0') == absl::string_view::npos && IsUtf8(last) &&
          !absl::StrContains(last, ".partial-") &&
          !absl::StartsWith(last, "coordinator.state") &&
-         name != "cluster.textproto" && !absl::StartsWith(last, "job.key") &&
-         !(absl::StartsWith(last, "worker-") && absl::EndsWith(last, ".key"));
+         name != "cluster.textproto" && !IsKeyName(last);
 }
 
 ChangedFiles::ChangedFiles(std::string folder, bool all)

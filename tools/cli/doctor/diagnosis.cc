@@ -169,7 +169,8 @@ class Diagnosis {
     } else {
       findings_.Add(
           doctor::NOTE, host.name(), "clock", text,
-          "times in logs differ by that, nothing else",
+          "times in logs differ by that, and exchanges of keys need clocks "
+          "that agree to much less than limits.lease_ms",
           absl::StrCat("on ", host.name(), ": sudo chronyc makestep"));
     }
   }

@@ -511,7 +511,8 @@ doctor::HostFacts HostExaminer::Look(const doctor::Look& look) {
     facts.set_config_error(std::string(config.status().message()));
     return facts;
   }
-  facts.set_key_fingerprint(KeyFingerprint(config->job(), user_key_));
+  facts.set_key_fingerprint(
+      KeyFingerprint(config->job(), user_key_, absl::Now()));
   if (!look.data_folder().empty() && config->has_data()) {
     for (doctor::DataFile& file :
          LookAtData(config->data(), look.data_folder())) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/keys/key_file.h"
 #include "common/keys/secret.h"
 
@@ -16,6 +17,8 @@ namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kFingerprint[] = "slackline fingerprint";
 
 // As WriteKeyFile() would, with the folders that it needs.
 bool CanBeWritten(const fs::path& file) {
@@ -43,7 +46,8 @@ doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
   const absl::StatusOr<keys::Key> key = ReadKeyFile(facts.file());
   const absl::Status usable =
       key.ok() ? JobKeyOf(*key, config.job(), name).status() : key.status();
-  facts.set_fingerprint(KeyFingerprint(config.job(), facts.file()));
+  facts.set_fingerprint(
+      KeyFingerprint(config.job(), facts.file(), absl::Now()));
   if (absl::IsNotFound(usable)) {
     facts.set_can_be_made(!facts.given() && CanBeWritten(facts.file()));
   } else {
@@ -52,14 +56,29 @@ doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
   return facts;
 }
 
-std::string KeyFingerprint(const std::string& job, const std::string& file) {
+std::string KeyFingerprint(const std::string& job, const std::string& file,
+                           absl::Time now) {
   const absl::StatusOr<keys::Key> key = ReadKeyFile(file);
   if (!key.ok()) return "";
   const absl::StatusOr<keys::Key> of_job = JobKeyOf(*key, job, file);
-  Secret secret({});
-  if (!of_job.ok() || !Secret::FromHex(of_job->secret(), &secret)) return "";
+  if (!of_job.ok()) return "";
+  const bool is_exchanged =
+      of_job->has_next() && absl::FromUnixSeconds(of_job->next_from()) <= now;
+  Secret counts({});
+  if (!Secret::FromHex(
+          is_exchanged ? of_job->next().secret() : of_job->secret(), &counts)) {
+    return "";
+  }
+  // What was before says nothing of what will open; what is still to come does.
+  std::string purpose = kFingerprint;
+  if (of_job->has_next() && !is_exchanged) {
+    Secret next({});
+    if (!Secret::FromHex(of_job->next().secret(), &next)) return "";
+    absl::StrAppend(&purpose, " ", next.Derive(kFingerprint).ToHex(), " ",
+                    of_job->next_from());
+  }
   constexpr size_t kDigits = 16;
-  return secret.Derive("slackline fingerprint").ToHex().substr(0, kDigits);
+  return counts.Derive(purpose).ToHex().substr(0, kDigits);
 }
 
 }  // namespace slackline

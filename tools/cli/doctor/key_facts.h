@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 #include "proto/doctor.pb.h"
@@ -13,7 +14,9 @@ namespace slackline {
 doctor::KeyFacts LookAtKey(const config::ClusterConfig& config,
                            const KeyPlace& place);
 
-// As KeyFacts.fingerprint, of the key of the job that is made of this file.
-std::string KeyFingerprint(const std::string& job, const std::string& file);
+// As KeyFacts.fingerprint, at `now`, of the key of the job that is made of this
+// file.
+std::string KeyFingerprint(const std::string& job, const std::string& file,
+                           absl::Time now);
 
 }  // namespace slackline

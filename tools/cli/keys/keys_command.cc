@@ -127,8 +127,10 @@ absl::StatusOr<std::string> RotateKey(const RotateKeyOptions& options) {
       "machine. Other machines with such processes need this file before "
       "then:\n  ",
       CopyLine(file),
-      "\nParts that `slackline keys export` has made of it are to be made "
-      "again.\n");
+      "\nA job that `slackline run --on kubernetes` has started gets it by a "
+      "new Secret (docs/manual/security.md). Parts that `slackline keys "
+      "export` has made of this file are to be made again, by the same command "
+      "with --force.\n");
 }
 
 absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
@@ -140,7 +142,8 @@ absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
     return absl::FailedPreconditionError(
         absl::StrCat(options.config, ": insecure: true: the job has no key"));
   }
-  const std::string file = KeyPlaceOf(options.key, options.config).file();
+  SL_ASSIGN_OR_RETURN(const std::string file,
+                      FileOf(KeyPlaceOf(options.key, options.config)));
   SL_ASSIGN_OR_RETURN(
       const std::optional<KeyHolder> holder,
       HolderOf(options, static_cast<int>(WorkerProcesses(*config).size())));
@@ -151,7 +154,13 @@ absl::StatusOr<std::string> ExportKey(const ExportKeyOptions& options) {
                           ? RoleKeyOf(key, config->job(), *holder, name)
                           : JobKeyOf(key, config->job(), name));
   if (options.out.empty()) return KeyText(part);
-  SL_RETURN_IF_ERROR(WriteKeyFile(options.out, part));
+  const absl::Status written = WriteKeyFile(options.out, part, options.force);
+  if (absl::IsAlreadyExists(written)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("--out: ", options.out,
+                     " is there already; --force writes in place of it"));
+  }
+  SL_RETURN_IF_ERROR(written);
   return absl::StrCat(options.out, ": what ",
                       holder.has_value() ? holder->ToString() : "all processes",
                       " of job '", config->job(), "' hold",

@@ -31,6 +31,7 @@ struct ExportKeyOptions {
   std::optional<int> index = {};  // Of "worker": the one that it is for.
   KeyPlace key = {};
   std::string out = {};  // Empty: to stdout.
+  bool force = false;    // In place of a file that is there.
 };
 
 // Writes the key, and returns what to tell the user; the key itself where it

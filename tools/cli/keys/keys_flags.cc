@@ -83,6 +83,9 @@ void AddKeysCommands(const Invocation& invocation, CLI::App* app,
   export_command->add_option("--out", part->out,
                              "A new file, which only you can read; default: "
                              "to stdout");
+  export_command->add_flag("--force", part->force,
+                           "With --out: in place of a file that is there, as "
+                           "after `rotate`");
   export_command->add_option("--key", part->key.given,
                              "The file with the job's or your key; default: "
                              "that in the folder of the run, else "

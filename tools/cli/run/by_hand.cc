@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
+#include "common/process/member_environment.h"
 #include "tools/cli/run/member_launch.h"
 
 namespace slackline {
@@ -20,6 +21,17 @@ std::string LaunchLine(const MemberLaunch& launch) {
   return ShellLine(words);
 }
 
+// With the key file that --key names, if it names one.
+MemberLaunch WithKey(MemberLaunch launch, const std::string& key) {
+  if (key.empty()) return launch;
+  if (launch.environment.empty()) {
+    launch.command.push_back(absl::StrCat("--key=", key));
+  } else {
+    launch.environment[kKeyVariable] = key;
+  }
+  return launch;
+}
+
 constexpr char kPlacedFile[] = "placed.textproto";
 
 }  // namespace
@@ -31,6 +43,7 @@ std::string ByHandText(const RunOptions& options,
   // Servers and workers take no --hosts.
   const bool is_placed = !options.overrides.hosts.empty();
   const std::string file = is_placed ? kPlacedFile : options.config_path;
+  const std::string& key = options.key.given;
   const LaunchOptions launches = {
       .bin_dir = options.bin_dir,
       .cluster_file = file,
@@ -48,8 +61,10 @@ std::string ByHandText(const RunOptions& options,
                                kPlacedFile, ") and ")
                 : "",
       config.insecure() ? ""
-                        : "have ~/.config/slackline/key of one host on all of "
-                          "them (`slackline keys init` makes it), and ",
+      : key.empty()
+          ? "have ~/.config/slackline/key of one host on all of "
+            "them (`slackline keys init` makes it), and "
+          : absl::StrCat("have the key file ", key, " on all of them, and "),
       "start these on their hosts, all with the same config:\n");
   std::string overrides;
   if (!options.overrides.mode.empty()) {
@@ -63,7 +78,8 @@ std::string ByHandText(const RunOptions& options,
   }
   const auto add = [&](const std::string& host, const JobProcess& member) {
     absl::StrAppend(&text, "  ", host, ":  ",
-                    LaunchLine(LaunchOf(launches, member)), overrides, "\n");
+                    LaunchLine(WithKey(LaunchOf(launches, member), key)),
+                    overrides, "\n");
   };
   for (const ServerProcess& server : ServerProcesses(config)) {
     add(server.host, {.worker = false, .index = server.index});
@@ -71,7 +87,9 @@ std::string ByHandText(const RunOptions& options,
   for (const WorkerProcess& worker : workers) {
     add(worker.host, {.worker = true, .index = worker.rank});
   }
-  absl::StrAppend(&text, "and follow them with `slackline status ", file, "`");
+  std::vector<std::string> follow = {"slackline", "status", file};
+  if (!key.empty()) follow.insert(follow.end(), {"--key", key});
+  absl::StrAppend(&text, "and follow them with `", ShellLine(follow), "`");
   return text;
 }
 

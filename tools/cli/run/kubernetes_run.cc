@@ -141,6 +141,13 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
   SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(*config));
   SL_ASSIGN_OR_RETURN(const std::optional<KeyOfRun> key,
                       MakeKeyOfRun(*config, options.key));
+  const bool has_own_secret = config->launch().kubernetes().has_secret();
+  if (key.has_value() && key->file.empty() && !has_own_secret) {
+    return refuse(
+        "--on kubernetes: no key can be kept for this user, so nobody would "
+        "have the one in the manifests; make one with `slackline keys init "
+        "--key FILE`, and name it with --key FILE");
+  }
   std::optional<keys::Key> of_job;
   if (key.has_value()) of_job = key->key;
   const absl::StatusOr<std::string> manifests =
@@ -163,7 +170,7 @@ absl::StatusOr<int> RunOnKubernetes(RunOptions options,
         config->launch().has_data_dir() ? config->launch().data_dir()
                                         : "/data"));
   }
-  if (key.has_value() && !kubernetes.has_secret()) {
+  if (key.has_value() && !has_own_secret) {
     display->Print(
         absl::StrCat("the manifests have the key of the job, in the Secret ",
                      name, "-keys: whoever reads them can take part in it"));

@@ -260,7 +260,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "What stands after -- is the program of all workers, with its arguments, "
       "in place of worker.command and of slackline_worker. It is started once "
       "for each worker, and finds its place in the environment variables "
-      "SLACKLINE_CLUSTER, _INDEX, _OUT and _DATA_DIR "
+      "SLACKLINE_CLUSTER, _INDEX, _OUT, _DATA_DIR and _KEY "
       "(docs/manual/own-models.md).");
   run_command
       ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
@@ -283,7 +283,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->callback([=] {
     RunOptions options = *asked;
     for (const char* const name :
-         {"--data-dir", "--restart-workers", "--restart-servers",
+         {"--key", "--data-dir", "--restart-workers", "--restart-servers",
           "--no-memory-check", "--no-progress", "--bin-dir"}) {
       const CLI::Option* const option = run_command->get_option(name);
       if (option->count() == 0) continue;

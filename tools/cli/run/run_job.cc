@@ -3,10 +3,8 @@
 #include <signal.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +26,7 @@
 #include "tools/cli/run/job_text.h"
 #include "tools/cli/run/member_launch.h"
 #include "tools/cli/run/metrics_targets.h"
+#include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run_beginning.h"
 #include "tools/cli/run/run_end.h"
@@ -78,6 +77,9 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
     SL_ASSIGN_OR_RETURN(beginning, ReadCheckpointOf(options, config, display));
   }
   const bool any_port = !PortIsGiven(options);
+  // An earlier run in the folder stays as it is if this one has no key.
+  if (!options.out_dir.empty() && !HasNothingBegun(options.out_dir))
+    SL_RETURN_IF_ERROR(RunKey::Check(config, options.key, options.out_dir));
   SL_ASSIGN_OR_RETURN(const std::string data_dir, place->FindData());
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
@@ -99,24 +101,25 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
                          options.overrides.hosts_origin == kOnRay;
   std::optional<MetricsTargetsFile> metrics_targets;
+  bool has_config = false;  // The folder has that of this run.
   const auto write_config = [&]() -> absl::Status {
     metrics_targets.reset();
     SL_ASSIGN_OR_RETURN(MetricsTargetsFile targets,
                         MetricsTargetsFile::Write(config, out_dir));
     metrics_targets.emplace(std::move(targets));
-    return WriteFileAtomically(
+    SL_RETURN_IF_ERROR(WriteFileAtomically(
         cluster_file,
         {absl::StrCat("# Written by `slackline run` from ", options.config_path,
                       ": what was left out is filled in.\n",
                       any_port ? kAnyPort : "", any_hosts ? kAnyHosts : ""),
-         ToText(config)});
+         ToText(config)}));
+    has_config = true;
+    return absl::OkStatus();
   };
   // There is a folder of the run from here on, and it says why none began.
   const auto not_started = [&](const absl::Status& why) {
     // What is typed next begins with it.
-    std::error_code error;
-    if (!std::filesystem::exists(cluster_file, error))
-      write_config().IgnoreError();
+    if (!has_config) write_config().IgnoreError();
     return NotStarted(options, out_dir, config, beginning, why);
   };
   std::unique_ptr<RunKey> key;
