@@ -288,7 +288,7 @@ TEST_F(ModeTest, AServerWhoseStatisticsAreUnfitSaysHowFarItsShardsAre) {
   stats.set_io_utilisation(-1);
   EXPECT_TRUE(ViewNow().has_change());
   EXPECT_THAT(Tell(1, stats).log,
-              testing::Contains(HasSubstr("its statistics are not looked at")));
+              testing::Contains(HasSubstr("its figures do not count")));
   ASSERT_EQ(ViewNow().phase_size(), 2);
   EXPECT_EQ(ViewNow().phase(1).from(), 13);
 }
