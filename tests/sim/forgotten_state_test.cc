@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Move", "move/", Plain}, Case{"Moves", "moves", Plain},
         Case{"Checkpoints", "checkpoints", Plain},
         Case{"Copies", "copies", Plain}, Case{"Programs", "programs", Plain},
-        Case{"Leases", "leases", Plain}, Case{"Lease", "lease/", Plain},
+        Case{"Grants", "grants", Plain}, Case{"Grant", "grant/", Plain},
         Case{"Gathers", "gathers", Plain},
         Case{"GatherAt", "gather/at/", Plain},
         Case{"GatherOf", "gather/of/", Plain},
