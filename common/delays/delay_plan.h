@@ -68,7 +68,8 @@ class DelayPlan {
     bool Uses(int32_t rank, Clock clock) const;
     // Who computes from the version after so many turns.
     absl::Span<const Reader> ReadersAfter(int64_t turns) const;
-    // Who computes from a version after fewer turns than that, by turns.
+    // Those who compute from a version after fewer turns than that, sorted by
+    // these.
     absl::Span<const Reader> ReadersBefore(int64_t turns) const;
 
    private:

@@ -11,7 +11,7 @@
 namespace slackline {
 
 // Whether the holder of the key may call itself so. Anybody may be an observer.
-// Who holds the key of one worker has that worker's rank in all that it is.
+// The holder of one worker's key has that worker's rank in all that it is.
 bool MayBe(const KeyHolder& holder, const PeerId& peer);
 
 // Empty if a listener takes this from the holder of the key. Else a sentence

@@ -31,10 +31,11 @@ struct Credentials {
   KeyHolder holder = Role::kReader;
   Secret own;  // Of the pair that servers see of this process.
   PublicKey server{};
-  // Of the workers' all-reduce. Not operators and readers, as `door`.
+  // The secret of the workers' all-reduce. Operators and readers have neither
+  // this nor `door`.
   std::optional<Secret> ring = std::nullopt;
-  // Of the pair that all workers show where they listen, and to workers that
-  // do. Made of `ring`; opens nothing at servers.
+  // The secret of the pair that all workers show where they listen, and to
+  // workers that do. Made of `ring`; opens nothing at servers.
   std::optional<Secret> door = std::nullopt;
   // Servers: what the keys of single workers are made of, and how many workers
   // the job may have.

@@ -13,7 +13,32 @@ constexpr int kReportedMax = 256;
 
 }  // namespace
 
+void LinkTrial::Open(std::unique_ptr<Listener> door) {
+  door_ = std::move(door);
+  poller_.Add(*door_);
+}
+
+void LinkTrial::Tend() {
+  if (door_ == nullptr) return;
+  while (true) {
+    const auto received = door_->Receive();
+    if (received.ok() && received->has_value()) continue;
+    if (received.ok()) return;
+    // Others say that they do not reach it.
+    poller_.Remove(*door_);
+    door_ = nullptr;
+    return;
+  }
+}
+
 void LinkTrial::End() {
+  StopTrying();
+  if (door_ == nullptr) return;
+  poller_.Remove(*door_);
+  door_ = nullptr;
+}
+
+void LinkTrial::StopTrying() {
   for (const auto& [key, channel] : trying_) {
     if (channel != nullptr) poller_.Remove(*channel);
   }
@@ -35,7 +60,7 @@ void LinkTrial::Try(const Key& key, const std::string& endpoint,
 }
 
 void LinkTrial::Begin(const wire::TryLinks& links) {
-  End();
+  StopTrying();
   round_ = links.round();
   news_ = true;
   for (const wire::ServerMember& server : links.server()) {
@@ -54,6 +79,7 @@ void LinkTrial::Begin(const wire::TryLinks& links) {
 }
 
 std::optional<wire::LinksTried> LinkTrial::Look() {
+  Tend();
   std::erase_if(trying_, [&](const auto& entry) {
     if (entry.second == nullptr) return false;
     const auto link = entry.second->ReceiveLinkState();

@@ -26,6 +26,7 @@
 #include "common/keys/live_keys.h"
 #include "common/metrics/refusals.h"
 #include "common/net/descriptor.h"
+#include "common/net/link_trial.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
@@ -437,6 +438,38 @@ TEST_F(ExchangeTest, AWorkerThatIsFirstIsServedWhenTheServersFollow) {
   EXPECT_FALSE(IsServed(*channel, kMoment));
   EXPECT_TRUE(server_->Advance(kFrom));
   EXPECT_TRUE(IsServed(*channel, kDeadline));
+}
+
+// What others try while a job forms, which may last longer than a key counts.
+TEST_F(ExchangeTest, TheDoorOfAWorkerFollowsUntilTheTrialEnds) {
+  const std::shared_ptr<LiveKeys> follows = Keys(kWorkerTwo);
+  ZmqTransport worker(With(follows));
+  auto door = Must(worker.Listen({}));
+  const std::string endpoint = Must(door->Bind("tcp://127.0.0.1:0"));
+  Poller poller;
+  LinkTrial trial(worker, poller, config::Limits::AUTO, kObserver);
+  trial.Open(std::move(door));
+  EXPECT_TRUE(follows->Advance(kFrom));
+  ZmqTransport other(
+      Holding(CredentialsOf(SecretOfJob("letters"), Role::kWorker)));
+  ChannelOptions options = kWatched;
+  options.listener = Role::kWorker;
+  // With a message, which the door drops.
+  const auto reaches = [&](absl::Duration wait_max) {
+    auto channel = Must(other.Connect(kObserver, endpoint, options));
+    Must(channel->Send(Probe(1)));
+    const absl::Time end = absl::Now() + wait_max;
+    bool up = false;
+    while (!up && absl::Now() < end) {
+      Must(poller.Wait(absl::Milliseconds(5)));
+      EXPECT_FALSE(trial.Look().has_value());
+      up = Must(channel->ReceiveLinkState()) == LinkState::kUp;
+    }
+    return up;
+  };
+  EXPECT_TRUE(reaches(kDeadline));
+  trial.End();
+  EXPECT_FALSE(reaches(kMoment));
 }
 
 // As programs do that look at their channels now and then.

@@ -212,27 +212,31 @@ std::shared_ptr<WorkerLoop> Session::loop() const {
   return loop_;
 }
 
-void Session::OpenDoor(wire::JoinRequest* join) {
+std::unique_ptr<Listener> Session::OpenDoor(wire::JoinRequest* join) {
   const WorkerProcess& self = parts_->self;
-  if (!NeedsDoor(options_.config, self)) return;
+  if (!NeedsDoor(options_.config, self)) return nullptr;
+  std::unique_ptr<Listener> door;
   const auto open = [&]() -> absl::StatusOr<std::string> {
     const bool own = self.listen.empty();
     SL_ASSIGN_OR_RETURN(const std::string address,
                         ResolveHost(own ? self.host : self.listen));
-    SL_ASSIGN_OR_RETURN(door_, to_coordinator_.Listen({}));
+    SL_ASSIGN_OR_RETURN(door, to_coordinator_.Listen({}));
     SL_ASSIGN_OR_RETURN(const std::string bound,
-                        door_->Bind(TcpEndpoint(address, 0)));
+                        door->Bind(TcpEndpoint(address, 0)));
     if (own) return bound;
     return absl::StrCat("tcp://",
                         HostPort(self.host, SplitHostPort(bound).second));
   };
   const absl::StatusOr<std::string> endpoint = open();
-  if (endpoint.ok()) return join->set_door(*endpoint);
-  door_ = nullptr;
+  if (endpoint.ok()) {
+    join->set_door(*endpoint);
+    return door;
+  }
   spdlog::warn(
       "whether the other workers can connect to this one is not tried while "
       "the job forms: {}",
       std::string(endpoint.status().message()));
+  return nullptr;
 }
 
 absl::Status Session::BeginLife() {
@@ -243,11 +247,12 @@ absl::Status Session::BeginLife() {
     const MutexLock lock(mutex_);
     options.core.joins_again = has_lived_;
   }
-  if (!options.core.joins_again) OpenDoor(&options.core.member.join);
+  std::unique_ptr<Listener> door;
+  if (!options.core.joins_again) door = OpenDoor(&options.core.member.join);
   options.core.member.join.set_token(RandomToken());  // A new life each time.
-  SL_ASSIGN_OR_RETURN(
-      std::shared_ptr<WorkerLoop> loop,
-      WorkerLoop::Start(to_coordinator_, to_shard_threads_, options));
+  SL_ASSIGN_OR_RETURN(std::shared_ptr<WorkerLoop> loop,
+                      WorkerLoop::Start(to_coordinator_, to_shard_threads_,
+                                        options, std::move(door)));
   life_ = std::make_unique<Life>(this, loop);
   const MutexLock lock(mutex_);
   loop_ = std::move(loop);
@@ -270,7 +275,6 @@ std::optional<Session::Task> Session::Next() {
       }
     }
     std::optional<Task> task = life_->Next();
-    door_ = nullptr;
     if (task.has_value()) return task;
     over_ = !EndLife();
   }

@@ -299,8 +299,9 @@ class Session {
 
   std::shared_ptr<WorkerLoop> loop() const;
   absl::Status BeginLife();
-  // Where other workers can try to connect to, if they will have to.
-  void OpenDoor(wire::JoinRequest* join);
+  // Where other workers can try to connect to, if they will have to; null:
+  // nowhere.
+  std::unique_ptr<Listener> OpenDoor(wire::JoinRequest* join);
   // After Life::Next() has returned none. True if there can be another life.
   bool EndLife();
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
@@ -314,8 +315,6 @@ class Session {
   const std::unique_ptr<const Parts> parts_;
   // What all threads of the session do, of all lives.
   const std::unique_ptr<TimelineRecorder> timeline_;
-  // Where others try to connect to while the job forms, in the first life.
-  std::unique_ptr<Listener> door_;
   Removals removals_;
   std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
   bool over_ = false;

@@ -68,11 +68,12 @@ HealthBoard::Look LookOf(const WorkerCore& core, absl::Time now) {
 
 absl::StatusOr<std::unique_ptr<WorkerLoop>> WorkerLoop::Start(
     Transport& to_coordinator, Transport& to_shard_threads,
-    const Options& options) {
+    const Options& options, std::unique_ptr<Listener> door) {
   std::unique_ptr<WorkerLoop> loop(
       new WorkerLoop(to_coordinator, to_shard_threads, options));
   SL_RETURN_IF_ERROR(loop->ConnectTo(options.core.member.coordinators.front()));
   loop->poller_.Add(loop->waker_);
+  if (door != nullptr) loop->trial_.Open(std::move(door));
   loop->HandleInTurn(
       [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.Start(now, effects);

@@ -61,10 +61,11 @@ class WorkerLoop {
 
   // The coordinator is at one of core.member.coordinators. The transports,
   // which may be one, carry what goes to the coordinator and what goes to shard
-  // threads; they outlive the loop.
+  // threads; they outlive the loop. `door`: where others try to connect to
+  // while the job forms, of to_coordinator; null: nowhere.
   static absl::StatusOr<std::unique_ptr<WorkerLoop>> Start(
       Transport& to_coordinator, Transport& to_shard_threads,
-      const Options& options);
+      const Options& options, std::unique_ptr<Listener> door = nullptr);
   ~WorkerLoop();
 
   // ---- Trainer thread -------------------------------------------------------

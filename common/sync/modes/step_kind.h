@@ -1,8 +1,7 @@
 // StepKind: what a step of a worker is. A mode says it, ModeRule::StepOf().
 //
-// Whoever has to know more than the kind asks one of these questions. Each is a
-// switch over all kinds, so a new kind is a line in each, and the compiler
-// names the questions, and the other switches, that it has no line in.
+// A new kind is a case of TraitsOf(), with an answer to each question; the
+// compiler names that and the other switches, and an answer that is missing.
 #pragma once
 
 namespace slackline {
@@ -15,49 +14,46 @@ enum class StepKind {
   kAllReduce,
 };
 
-// Before and after the step the workers have the model, all of them the same
-// one. Else the servers have it.
+// What is true of a step, for those who have to know more than the kind.
+struct StepTraits {
+  // Before and after the step the workers have the model, all of them the same
+  // one. Else the servers have it.
+  bool workers_have_model;
+  // All workers do it together, so all of them are at one clock.
+  bool is_done_together;
+  // Workers connect to each other for it.
+  bool connects_workers;
+  // Shards get the gradients of each worker, look at them and apply them.
+  bool pushes_gradients;
+};
+
+constexpr StepTraits TraitsOf(StepKind step) {
+  switch (step) {
+    case StepKind::kOverServers:
+      return {.workers_have_model = false,
+              .is_done_together = false,
+              .connects_workers = false,
+              .pushes_gradients = true};
+    case StepKind::kAllReduce:
+      return {.workers_have_model = true,
+              .is_done_together = true,
+              .connects_workers = true,
+              .pushes_gradients = false};
+  }
+  return {};
+}
+
 constexpr bool WorkersHaveModel(StepKind step) {
-  switch (step) {
-    case StepKind::kOverServers:
-      return false;
-    case StepKind::kAllReduce:
-      return true;
-  }
-  return false;
+  return TraitsOf(step).workers_have_model;
 }
-
-// All workers do it together, so all of them are at one clock.
 constexpr bool IsDoneTogether(StepKind step) {
-  switch (step) {
-    case StepKind::kOverServers:
-      return false;
-    case StepKind::kAllReduce:
-      return true;
-  }
-  return false;
+  return TraitsOf(step).is_done_together;
 }
-
-// Workers connect to each other for it.
 constexpr bool ConnectsWorkers(StepKind step) {
-  switch (step) {
-    case StepKind::kOverServers:
-      return false;
-    case StepKind::kAllReduce:
-      return true;
-  }
-  return false;
+  return TraitsOf(step).connects_workers;
 }
-
-// Shards get the gradients of each worker, look at them and apply them.
 constexpr bool PushesGradients(StepKind step) {
-  switch (step) {
-    case StepKind::kOverServers:
-      return true;
-    case StepKind::kAllReduce:
-      return false;
-  }
-  return false;
+  return TraitsOf(step).pushes_gradients;
 }
 
 }  // namespace slackline
