@@ -90,7 +90,8 @@ std::optional<int32_t> WorkerIn(const wire::Header& header) {
   if (header.has_join_request()) return header.join_request().index();
   const wire::Call& call = header.call();
   if (call.has_cannot_join()) return call.cannot_join().index();
-  // A worker that has not joined yet says its rank; a member has that of its incarnation.
+  // A worker that has not joined yet says its rank; a member has that of its
+  // incarnation.
   if (call.has_gather() && call.incarnation() == 0) return call.gather().rank();
   return std::nullopt;
 }
