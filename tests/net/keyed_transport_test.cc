@@ -454,10 +454,8 @@ TEST_F(ExchangeTest, TheDoorOfAWorkerFollowsUntilTheTrialEnds) {
       Holding(CredentialsOf(SecretOfJob("letters"), Role::kWorker)));
   ChannelOptions options = kWatched;
   options.listener = Role::kWorker;
-  // With a message, which the door drops.
   const auto reaches = [&](absl::Duration wait_max) {
     auto channel = Must(other.Connect(kObserver, endpoint, options));
-    Must(channel->Send(Probe(1)));
     const absl::Time end = absl::Now() + wait_max;
     bool up = false;
     while (!up && absl::Now() < end) {
@@ -474,6 +472,37 @@ TEST_F(ExchangeTest, TheDoorOfAWorkerFollowsUntilTheTrialEnds) {
   for (const absl::Time end = absl::Now() + kDeadline; up && absl::Now() < end;)
     up = reaches(kMoment);
   EXPECT_FALSE(up);
+}
+
+// What nobody reads would end the connection here, and take memory otherwise.
+TEST_F(KeyedTransportTest, WhatComesToTheDoorOfAWorkerIsRead) {
+  ZmqTransport worker(As(kWorkerTwo));
+  constexpr int64_t kUnreadMax = 256 << 10;
+  auto door = Must(worker.Listen({.unread_bytes_max = kUnreadMax}));
+  const std::string endpoint = Must(door->Bind("tcp://127.0.0.1:0"));
+  Poller poller;
+  LinkTrial trial(worker, poller, config::Limits::AUTO, kObserver);
+  trial.Open(std::move(door));
+  ZmqTransport other(As(Role::kWorker));
+  ChannelOptions options = kWatched;
+  options.listener = Role::kWorker;
+  auto channel = Must(other.Connect(kObserver, endpoint, options));
+  Message message = Probe(1);
+  message.payloads = {Payload::Allocate(kUnreadMax / 8)};
+  bool up = false;
+  absl::Time end = absl::Now() + kDeadline;
+  while (absl::Now() < end) {
+    Must(poller.Wait(absl::Milliseconds(1)));
+    EXPECT_FALSE(trial.Look().has_value());
+    const auto news = Must(channel->ReceiveLinkState());
+    ASSERT_TRUE(!up || !news.has_value()) << "the connection was ended";
+    if (news == LinkState::kUp) {
+      up = true;
+      end = absl::Now() + absl::Seconds(1);
+    }
+    if (up) Must(channel->Send(message));
+  }
+  EXPECT_TRUE(up);
 }
 
 // As programs do that look at their channels now and then.
