@@ -6,8 +6,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/bounds.h"
-#include "common/config/config_difference.h"
+#include "common/config/block/bounds.h"
+#include "common/config/block/config_difference.h"
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/metrics/step_phases.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "server/coordinator/time_text.h"
 
 namespace slackline {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "job/job_config.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::capacity_test {
 

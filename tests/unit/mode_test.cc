@@ -1,7 +1,7 @@
 // Goal: a mode keeps its parameters on its way through config and text, and one
 // that cannot be is named.
 // Method: each mode with values of its own.
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 
 #include <string>
 #include <vector>

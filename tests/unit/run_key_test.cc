@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/agent/changed_files.h"
 #include "tools/cli/display.h"
 #include "tools/cli/doctor/key_facts.h"

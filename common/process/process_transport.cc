@@ -1,4 +1,4 @@
-#include "common/net/process_transport.h"
+#include "common/process/process_transport.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-#include "common/config/table_pattern.h"
+#include "common/config/block/table_pattern.h"
 
 #include <fnmatch.h>
 

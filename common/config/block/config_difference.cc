@@ -1,4 +1,4 @@
-#include "common/config/config_difference.h"
+#include "common/config/block/config_difference.h"
 
 #include <algorithm>
 

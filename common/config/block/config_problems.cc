@@ -1,11 +1,11 @@
-#include "common/config/config_problems.h"
+#include "common/config/block/config_problems.h"
 
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 
 namespace slackline {
 namespace {

@@ -1,11 +1,11 @@
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/table_pattern.h"
+#include "common/config/block/table_pattern.h"
 #include "common/optim/stale/formula.h"
 #include "common/status.h"
 
