@@ -1,4 +1,4 @@
-#include "tools/cli/run/capacity.h"
+#include "tools/cli/members/capacity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,11 +10,11 @@
 #include "tests/support/modes.h"
 #include "tools/cli/experiment/results_table.h"
 #include "tools/cli/job/status_table.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/run_records.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline::cli_files_test {
 

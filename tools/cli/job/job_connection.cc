@@ -13,8 +13,8 @@
 #include "job/job_config.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/launch/slurm_script.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 

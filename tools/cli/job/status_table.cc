@@ -21,8 +21,8 @@
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/cli/text.h"
 
 namespace slackline {

@@ -21,11 +21,11 @@
 #include "server/coordinator/run_files.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run_records.h"
 #include "tools/cli/run/slurm_run.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/experiment/replay_spec.h"
 
 namespace slackline {

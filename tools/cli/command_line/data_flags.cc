@@ -1,4 +1,4 @@
-#include "tools/cli/data/data_flags.h"
+#include "tools/cli/command_line/data_flags.h"
 
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 #include <errno.h>
 #include <fcntl.h>

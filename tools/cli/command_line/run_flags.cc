@@ -1,4 +1,4 @@
-#include "tools/cli/run/run_flags.h"
+#include "tools/cli/command_line/run_flags.h"
 
 #include <array>
 #include <memory>
@@ -8,12 +8,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tools/cli/experiment/track_command.h"
-#include "tools/cli/job/job_flags.h"
+#include "tools/cli/command_line/job_flags.h"
 #include "tools/cli/job/timeline_collection.h"
 #include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/summary_command.h"
+#include "tools/cli/run/track_command.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/run/summary_table.h"
+#include "tools/cli/job/summary_table.h"
 
 #include <algorithm>
 #include <filesystem>

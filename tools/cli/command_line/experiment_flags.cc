@@ -1,4 +1,4 @@
-#include "tools/cli/experiment/experiment_flags.h"
+#include "tools/cli/command_line/experiment_flags.h"
 
 #include <memory>
 
@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
+#include "tools/cli/command_line/job_flags.h"
 #include "tools/cli/display.h"
 #include "tools/cli/experiment/compare.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
-#include "tools/cli/experiment/track_command.h"
-#include "tools/cli/job/job_flags.h"
+#include "tools/cli/run/track_command.h"
 #include "tools/experiment/ablation.h"
 #include "tools/experiment/plan.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/experiment/track_command.h"
+#include "tools/cli/run/track_command.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "tools/cli/foreground.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/python_script.h"
-#include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {

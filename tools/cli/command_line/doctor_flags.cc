@@ -1,11 +1,11 @@
-#include "tools/cli/doctor/doctor_flags.h"
+#include "tools/cli/command_line/doctor_flags.h"
 
 #include <array>
 #include <memory>
 
 #include "absl/algorithm/container.h"
-#include "tools/cli/doctor/doctor.h"
-#include "tools/cli/run/run_flags.h"
+#include "tools/cli/command_line/run_flags.h"
+#include "tools/cli/run/doctor.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/run/member_processes.h"
+#include "tools/cli/members/member_processes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "common/process/member_environment.h"
 #include "common/status.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 namespace slackline {
 namespace {

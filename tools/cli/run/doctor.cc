@@ -1,4 +1,4 @@
-#include "tools/cli/doctor/doctor.h"
+#include "tools/cli/run/doctor.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -42,10 +42,10 @@
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/remote_shell.h"
+#include "tools/cli/members/local_hosts.h"
+#include "tools/cli/members/member_launch.h"
 #include "tools/cli/run/given_config.h"
 #include "tools/cli/run/hosts_of_run.h"
-#include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/member_launch.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

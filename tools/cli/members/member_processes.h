@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "tools/cli/fork_server_client.h"
+#include "tools/cli/members/member_launch.h"
+#include "tools/cli/members/supervisor.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/member_launch.h"
-#include "tools/cli/run/supervisor.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/checkpoint/checkpoint_flags.h"
+#include "tools/cli/command_line/checkpoint_flags.h"
 
 #include <memory>
 

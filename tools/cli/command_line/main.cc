@@ -14,16 +14,16 @@
 #include "common/process/user_key_file.h"
 #include "common/version.h"
 #include "tools/cli/agent/agent.h"
-#include "tools/cli/checkpoint/checkpoint_flags.h"
-#include "tools/cli/data/data_flags.h"
-#include "tools/cli/doctor/doctor_flags.h"
-#include "tools/cli/experiment/experiment_flags.h"
+#include "tools/cli/command_line/checkpoint_flags.h"
+#include "tools/cli/command_line/data_flags.h"
+#include "tools/cli/command_line/doctor_flags.h"
+#include "tools/cli/command_line/experiment_flags.h"
+#include "tools/cli/command_line/job_flags.h"
+#include "tools/cli/command_line/keys_flags.h"
+#include "tools/cli/command_line/run_flags.h"
 #include "tools/cli/help/help_flags.h"
 #include "tools/cli/init/init_command.h"
 #include "tools/cli/invocation.h"
-#include "tools/cli/job/job_flags.h"
-#include "tools/cli/keys/keys_flags.h"
-#include "tools/cli/run/run_flags.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "common/config/cluster_config.h"
 #include "proto/cluster.pb.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/job/job_flags.h"
+#include "tools/cli/command_line/job_flags.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "tools/cli/run/member_launch.h"
+#include "tools/cli/members/member_launch.h"
 
 #include <utility>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

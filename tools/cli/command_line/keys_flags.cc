@@ -1,4 +1,4 @@
-#include "tools/cli/keys/keys_flags.h"
+#include "tools/cli/command_line/keys_flags.h"
 
 #include <memory>
 #include <string>
