@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <optional>
 
+#include "common/net/process/process_transport.h"
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/process/logging.h"
 #include "common/process/member_program.h"
-#include "common/process/process_transport.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "programs/server/server_program.h"

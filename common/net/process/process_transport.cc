@@ -1,4 +1,4 @@
-#include "common/process/process_transport.h"
+#include "common/net/process/process_transport.h"
 
 #include <utility>
 
