@@ -14,7 +14,8 @@
 #include "tools/cli/json.h"
 #include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
-#include "tools/cli/run/run_records.h"
+#include "tools/cli/job/lost_run.h"
+#include "tools/cli/job/run_records.h"
 
 namespace slackline::cli_files_test {
 
@@ -25,6 +26,9 @@ using ::testing::Not;
 fs::path TestFolder() {
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
   const fs::path folder = fs::path(::testing::TempDir()) /
                           (std::string("slackline-") + test->name());
   fs::remove_all(folder);
@@ -182,6 +186,23 @@ TEST(SummaryTest, ManyRunsMakeOneTable) {
                     {.folder = "runs/b", .summary = MakeSummary("allreduce")}});
   EXPECT_THAT(table, HasSubstr("mode       steps  time  examples/s"));
   EXPECT_THAT(table,
+TEST(LostRunTest, IsOneWithRecordsAndWithoutASummary) {
+  const fs::path folder = TestFolder();
+  EXPECT_EQ(LostRunText(folder.string()), "") << "it has not begun";
+  WriteFile(folder / "metrics.jsonl",
+            R"({"kind":"train","rank":0,"step":20,"seconds":1.0,"loss":2.0})");
+  EXPECT_THAT(LostRunText(folder.string()),
+              AllOf(HasSubstr("ended without a word"),
+                    HasSubstr("its records end at step 20, 1.0 s after the "
+                              "job began to run")));
+  EXPECT_THAT(LostRunAdvice(folder.string()),
+              AllOf(HasSubstr("it has no checkpoint"),
+                    HasSubstr("cluster.textproto --out "),
+                    HasSubstr(" --new-run` begins it anew")));
+  WriteFile(folder / "summary.json", "{}");
+  EXPECT_EQ(LostRunText(folder.string()), "") << "it has said how it ended";
+}
+
               HasSubstr("bsp         1170  1:23      3.61 k      "
                         "0.0123     0.0678   98.04 %      1/3/4  "
                         "2.50 GB        2  3.00 MB  0123456789ab  runs/a\n"));

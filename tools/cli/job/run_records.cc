@@ -1,4 +1,4 @@
-#include "tools/cli/run/run_records.h"
+#include "tools/cli/job/run_records.h"
 
 #include <algorithm>
 #include <filesystem>
