@@ -33,6 +33,14 @@ TEST(ModeTest, TextIsWhatTheModeFlagTakes) {
   }
 }
 
+TEST(ModeTest, OnlyBoundsMakeTheOthersWaitForTheSlowest) {
+  for (const char* const text : {"bsp", "ssp:3", "dssp:2:9", "allreduce"})
+    EXPECT_TRUE(RuleOf(ModeOf(text)).waits_for_slowest()) << text;
+  for (const char* const text : {"asp", "backup:4"})
+    EXPECT_FALSE(RuleOf(ModeOf(text)).waits_for_slowest()) << text;
+  EXPECT_FALSE(DelaysRule().waits_for_slowest());
+}
+
 TEST(ModeTest, ADefaultThatIsWrittenOutMakesNoDifference) {
   sync::Mode left_out;
   left_out.mutable_ssp();

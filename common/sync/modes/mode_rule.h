@@ -81,6 +81,11 @@ class ModeRule {
   // as measured speeds make it wait less (DsspController).
   virtual int64_t extra_steps(const sync::Mode&) const { return 0; }
 
+  // A worker that is slower than the others holds them up: in each step, or
+  // once they lead it by the bound. Else they go on, with or without its
+  // gradients, or it is given by how much they wait.
+  virtual bool waits_for_slowest() const { return true; }
+
   // ---- At a worker.
   // A shard may be at a clock that this worker has not reached; the worker then
   // leaves out the steps up to there.
