@@ -6,29 +6,35 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/metrics/metric_table.h"
 #include "tests/support/modes.h"
 #include "tools/cli/experiment/results_table.h"
+#include "tools/cli/job/lost_run.h"
+#include "tools/cli/job/run_records.h"
 #include "tools/cli/job/status_table.h"
 #include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
 #include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
-#include "tools/cli/job/lost_run.h"
-#include "tools/cli/job/run_records.h"
 
 namespace slackline::cli_files_test {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 fs::path TestFolder() {
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::ContainsRegex;
   const fs::path folder = fs::path(::testing::TempDir()) /
                           (std::string("slackline-") + test->name());
   fs::remove_all(folder);
@@ -180,12 +186,6 @@ TEST(RunRecordsTest, WhereThereAreNoneNothingIsSaid) {
   EXPECT_EQ(summary.ByteSizeLong(), 0);
 }
 
-TEST(SummaryTest, ManyRunsMakeOneTable) {
-  const std::string table =
-      SummaryTable({{.folder = "runs/a", .summary = MakeSummary("bsp")},
-                    {.folder = "runs/b", .summary = MakeSummary("allreduce")}});
-  EXPECT_THAT(table, HasSubstr("mode       steps  time  examples/s"));
-  EXPECT_THAT(table,
 TEST(LostRunTest, IsOneWithRecordsAndWithoutASummary) {
   const fs::path folder = TestFolder();
   EXPECT_EQ(LostRunText(folder.string()), "") << "it has not begun";
@@ -203,6 +203,12 @@ TEST(LostRunTest, IsOneWithRecordsAndWithoutASummary) {
   EXPECT_EQ(LostRunText(folder.string()), "") << "it has said how it ended";
 }
 
+TEST(SummaryTest, ManyRunsMakeOneTable) {
+  const std::string table =
+      SummaryTable({{.folder = "runs/a", .summary = MakeSummary("bsp")},
+                    {.folder = "runs/b", .summary = MakeSummary("allreduce")}});
+  EXPECT_THAT(table, HasSubstr("mode       steps  time  examples/s"));
+  EXPECT_THAT(table,
               HasSubstr("bsp         1170  1:23      3.61 k      "
                         "0.0123     0.0678   98.04 %      1/3/4  "
                         "2.50 GB        2  3.00 MB  0123456789ab  runs/a\n"));
@@ -592,6 +598,71 @@ TEST(StatusTest, TellsWhatAServerHasOfCopies) {
   const std::string table = StatusTable(status, configured);
   EXPECT_THAT(table, HasSubstr("malformed  copies  to copies  held\n"));
   EXPECT_THAT(table, HasSubstr("        0       7    2.50 MB    11\n"));
+}
+
+// Each metric that has a column shows its own figure there, and the manual says
+// what it is.
+TEST(StatusTest, ShowsAndExplainsTheMetricsThatHaveAColumn) {
+  std::stringstream manual;
+  manual
+      << std::ifstream(SLACKLINE_SOURCE_DIR "/docs/manual/commands.md").rdbuf();
+  int value = 100;
+  const auto set = [&](absl::Span<const Metric> metrics,
+                       google::protobuf::Message* stats) {
+    std::vector<std::string> words;
+    for (const Metric& metric : metrics) {
+      const std::string title = metric.column.title;
+      if (title.empty()) continue;
+      EXPECT_THAT(manual.str(),
+                  AnyOf(HasSubstr(absl::StrCat("\n| ", title, " |")),
+                        HasSubstr(absl::StrCat("\n| ", title, " (a column)"))));
+      const google::protobuf::FieldDescriptor* const field =
+          stats->GetDescriptor()->FindFieldByNumber(metric.field);
+      const google::protobuf::Reflection& write = *stats->GetReflection();
+      ++value;
+      if (metric.kind == Metric::Kind::kHistogram) {
+        auto* const histogram =
+            static_cast<run::Histogram*>(write.MutableMessage(stats, field));
+        histogram->add_bin(1);
+        histogram->set_max(value);
+        words.push_back(absl::StrCat("0/0/", value));
+        continue;
+      }
+      switch (field->cpp_type()) {
+        case google::protobuf::FieldDescriptor::CPPTYPE_UINT64:
+          write.SetUInt64(stats, field, static_cast<uint64_t>(value));
+          break;
+        case google::protobuf::FieldDescriptor::CPPTYPE_INT64:
+          write.SetInt64(stats, field, value);
+          break;
+        default:
+          write.SetInt32(stats, field, value);
+      }
+      words.push_back(absl::StrCat(
+          value, metric.column.form == StatusColumn::Form::kBytes ? " B" : ""));
+    }
+    return words;
+  };
+  wire::StatusReply status = MakeStatus();
+  const std::vector<std::string> server =
+      set(ServerMetrics(), status.mutable_server(0));
+  const std::vector<std::string> worker =
+      set(WorkerMetrics(), status.mutable_worker(0));
+  Configured configured = LocalMembers(1, 2);
+  configured.replicas = 1;
+  const std::string table = StatusTable(status, configured);
+  const auto spaced = [](const std::vector<std::string>& words) {
+    return ContainsRegex(absl::StrJoin(words, " +"));
+  };
+  EXPECT_THAT(table, spaced(server));
+  EXPECT_THAT(table, spaced(worker));
+  EXPECT_THAT(table, spaced({"worker", "pid", "state", "heard", "clock", "loss",
+                             "examples/s", "waiting", "pushed", "pulled",
+                             "retries", "doing"}));
+  EXPECT_THAT(
+      table, spaced({"server", "pid", "state", "heard", "shards", "busy",
+                     "share", "queue", "pushes", "pulls", "parked", "staleness",
+                     "in", "out", "malformed", "copies", "to copies", "held"}));
 }
 
 TEST(StatusTest, JsonCountsTheCopies) {
