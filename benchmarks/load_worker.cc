@@ -15,7 +15,7 @@
 #include "common/process/join_request.h"
 #include "common/process/user_key_file.h"
 #include "common/status.h"
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 namespace slackline::bench {
 namespace {

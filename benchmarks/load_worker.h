@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/step_worker.h"
 #include "common/mutex.h"
-#include "common/net/process_transport.h"
+#include "common/net/process/process_transport.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/job/coordinator_client.h"

@@ -7,7 +7,7 @@
 #include "benchmarks/report.h"
 #include "benchmarks/step_worker.h"
 #include "common/net/host_id.h"
-#include "common/net/process_transport.h"
+#include "common/net/process/process_transport.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 #include "server/control_loop.h"

@@ -16,7 +16,7 @@
 #include "benchmarks/push_pull.h"
 #include "benchmarks/push_pull_bytes.h"
 #include "benchmarks/report.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/status.h"
 
 namespace slackline::bench {

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""No folder includes upward, and no folders of the server or the worker include each other in a circle.
+"""No folder includes upward, and no folders include or import each other in a circle.
 
 ORDER says which folders stand above which (docs/ARCHITECTURE.md). A file may include its own
-folder and those below it, not one beside or above it.
+folder and those below it, not one beside or above it. Nor may folders of one of these, at any
+depth, include each other in a circle, and neither may the subpackages of the Python package import
+each other in one. A module of the package that is in no subpackage stands for itself.
 
 Usage: folders_test.py [--source DIR] [--self-test]
 Exit code 1: a file includes what it must not; the lines name it and what it includes.
 """
 
 import argparse
+import ast
 import pathlib
 import re
 import sys
@@ -26,8 +29,12 @@ ORDER = (
 )
 # Nothing of the product is in these; they may use each other.
 PROOFS = set(ORDER[-1])
-# No circles between the folders in these.
-WITHOUT_CIRCLES = ("server", "worker")
+# Circles of folders that there are. Nothing of the product may be in here.
+KNOWN_CIRCLES = (
+    # The simulated job has a checker, whose twins look at parts of that job.
+    ("tests/sim", "tests/sim/check"),
+)
+PACKAGE = pathlib.PurePosixPath("python/slackline")
 LEVELS = {folder: level for level, folders in enumerate(ORDER) for folder in folders}
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -55,15 +62,52 @@ def upward(pairs):
     return lines
 
 
-def circles(pairs):
-    """Lines that name folders which include each other, perhaps through others."""
+def imports(source):
+    """Pairs of a module of the Python package and what it imports of the package, as paths without ".py"."""
+    for path in sorted((source / PACKAGE).rglob("*.py")):
+        name = path.relative_to(source).with_suffix("")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                # What is named may be a module or something in one.
+                modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for module in modules:
+                parts = module.split(".")
+                if parts[0] == PACKAGE.name and len(parts) > 1:
+                    yield name, PACKAGE.joinpath(*parts[1:])
+
+
+def subpackage(module):
+    """The folder in the package that the module is in; the module itself if it is in none."""
+    return PACKAGE.joinpath(module.relative_to(PACKAGE).parts[0]).as_posix()
+
+
+def edges_of_includes(pairs):
+    """For each folder those that it includes, of the same top folder, each with a line that says where."""
     below = {}
     for name, included in pairs:
-        if name.parts[0] not in WITHOUT_CIRCLES or included.parts[0] != name.parts[0]:
-            continue
         own, other = name.parent.as_posix(), included.parent.as_posix()
-        if own != other:
+        if own != other and name.parts[0] == included.parts[0]:
             below.setdefault(own, {}).setdefault(other, f"{name} includes {included}")
+    return below
+
+
+def edges_of_imports(pairs):
+    """As edges_of_includes(), of subpackages."""
+    below = {}
+    for name, imported in pairs:
+        # The package's own module says what of it is public, and nothing inside of it uses that.
+        own, other = subpackage(name), subpackage(imported)
+        if own != other and name.name != "__init__":
+            below.setdefault(own, {}).setdefault(other, f"{name}.py imports {imported}")
+    return below
+
+
+def circles(below):
+    """Sets of folders that reach each other: the strongly connected components of more than one folder."""
 
     def reached(folder):
         seen, queue = set(), [folder]
@@ -74,12 +118,23 @@ def circles(pairs):
                     queue.append(other)
         return seen
 
-    return [
-        f"{own}/ and {other}/ include each other: {why}"
-        for own in sorted(below)
-        for other, why in sorted(below[own].items())
-        if own in reached(other)
-    ]
+    reach = {folder: reached(folder) for folder in below}
+    found = {frozenset(other for other in reach[own] if own in reach.get(other, ())) for own in below}
+    return sorted(tuple(sorted(folders)) for folders in found if folders)
+
+
+def lines_of(circle, below):
+    """Who includes whom in the circle."""
+    yield "these folders include each other in a circle: " + ", ".join(circle)
+    for own in circle:
+        for other in circle:
+            if other in below.get(own, ()):
+                yield f"  {below[own][other]}"
+
+
+def wrong_circles(below):
+    """Lines about circles that are not known."""
+    return [line for circle in circles(below) if circle not in KNOWN_CIRCLES for line in lines_of(circle, below)]
 
 
 def self_test():
@@ -92,11 +147,18 @@ def self_test():
             "server/c/three.h": '#include "server/a/one.h"\n',
             "server/d/alone.cc": '#include "server/a/one.h"\n',
             "common/low.h": '#include "proto/wire.pb.h"\n#include <server>\n',
+            "common/net/net.h": "",
+            "common/net/all.cc": '#include "common/net/tcp/tcp.h"\n',
+            "common/net/tcp/tcp.h": '#include "common/net/net.h"\n',
             "common/high.cc": '#include "job/job.h"\n',
             "tests/one.cc": '#include "benchmarks/two.h"\n',
             "benchmarks/two.h": '#include "tests/one.h"\n',
             "worker/main.cc": '#include "server/a/one.h"\n',
             "job/job.h": '#include "worker/main.h"\n#include "server/a/one.h"\n',
+            "python/slackline/__init__.py": "from slackline._job import Job\n",
+            "python/slackline/_job.py": "import math\nfrom slackline._loop.steps import Steps\n",
+            "python/slackline/_loop/steps.py": "from slackline import _files\nfrom slackline._optim import rules\n",
+            "python/slackline/_optim/optimizer.py": "from slackline._loop.steps import Steps\n",
         }
         for name, text in files.items():
             path = source / name
@@ -107,11 +169,20 @@ def self_test():
             "common/high.cc: includes job/job.h, and job/ is not below common/",
             "worker/main.cc: includes server/a/one.h, and server/ is not below worker/",
         ], upward(pairs)
-        assert [line.split(":")[0] for line in circles(pairs)] == [
-            "server/a/ and server/b/ include each other",
-            "server/b/ and server/c/ include each other",
-            "server/c/ and server/a/ include each other",
-        ], circles(pairs)
+        assert wrong_circles(edges_of_includes(pairs)) == [
+            "these folders include each other in a circle: common/net, common/net/tcp",
+            "  common/net/all.cc includes common/net/tcp/tcp.h",
+            "  common/net/tcp/tcp.h includes common/net/net.h",
+            "these folders include each other in a circle: server/a, server/b, server/c",
+            "  server/a/one.h includes server/b/two.h",
+            "  server/b/two.h includes server/c/three.h",
+            "  server/c/three.h includes server/a/one.h",
+        ], wrong_circles(edges_of_includes(pairs))
+        assert wrong_circles(edges_of_imports(list(imports(source)))) == [
+            "these folders include each other in a circle: python/slackline/_loop, python/slackline/_optim",
+            "  python/slackline/_loop/steps.py imports python/slackline/_optim/rules",
+            "  python/slackline/_optim/optimizer.py imports python/slackline/_loop/steps/Steps",
+        ], wrong_circles(edges_of_imports(list(imports(source))))
 
 
 def main():
@@ -126,7 +197,15 @@ def main():
     if not pairs:
         print(f"{arguments.source}: there are no sources", file=sys.stderr)
         return 1
-    wrong = upward(pairs) + circles(pairs)
+    wrong, found = upward(pairs), []
+    for below in (edges_of_includes(pairs), edges_of_imports(imports(arguments.source))):
+        wrong += wrong_circles(below)
+        found += circles(below)
+    wrong += [
+        f"{', '.join(circle)} are no circle any more: remove them from KNOWN_CIRCLES"
+        for circle in KNOWN_CIRCLES
+        if circle not in found
+    ]
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0

@@ -1,7 +1,7 @@
 #include "common/checkpoint/checkpoint_config.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 
 namespace slackline {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/io/atomic_file.h"
 #include "common/io/state_hash.h"
 #include "common/shortened.h"

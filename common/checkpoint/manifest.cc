@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/ids.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"

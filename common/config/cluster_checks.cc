@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -15,16 +16,24 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
+#include "common/config/block/scalar_defaults.h"
 #include "common/config/cluster_config.h"
 #include "common/config/launch_checks.h"
-#include "common/config/scalar_defaults.h"
 #include "common/config/shell_line.h"
+#include "common/endpoint.h"
 #include "common/host_port.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
 namespace {
+
+// Whether endpoints that this asks for are reached from their own host alone.
+bool IsWithinHost(config::Limits::Transport transport) {
+  return absl::c_any_of(EndpointKinds(), [&](const EndpointKind& kind) {
+    return kind.transport == transport && kind.scope != EndpointScope::kNetwork;
+  });
+}
 
 // Bounds on counts. They refuse slips of the keyboard, not real clusters.
 constexpr int kServersMax = 1024;
@@ -602,9 +611,7 @@ class ClusterChecks {
     AddHostsOfPatterns(config_.worker(), &remote_hosts);
     const size_t machines = remote_hosts.size() + (loopback != nullptr ? 1 : 0);
     const config::Limits::Transport transport = config_.limits().transport();
-    if ((transport == config::Limits::IPC ||
-         transport == config::Limits::SHM) &&
-        machines > 1) {
+    if (IsWithinHost(transport) && machines > 1) {
       const std::string name = config::Limits::Transport_Name(transport);
       problems_.Add("limits.transport",
                     absl::StrCat("value is ", name, ", but the config names ",

@@ -2,9 +2,9 @@
 // the job's name, processes, addresses, ports and GPUs.
 #pragma once
 
+#include "common/config/block/config_problems.h"
+#include "common/config/block/field_origins.h"
 #include "common/config/cluster_config.h"
-#include "common/config/config_problems.h"
-#include "common/config/field_origins.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

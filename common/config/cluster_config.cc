@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/config/block/field_origins.h"
 #include "common/config/cluster_checks.h"
-#include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
 #include "common/host_port.h"
 #include "common/rng.h"
 #include "common/status.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "google/protobuf/text_format.h"
 
 namespace slackline {

@@ -18,7 +18,7 @@
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
 #include "common/status.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 
 namespace slackline {

@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/config/block/field_origins.h"
 #include "common/config/cluster_config.h"
-#include "common/config/field_origins.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

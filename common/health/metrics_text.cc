@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/metrics/exposition.h"
 #include "common/metrics/metric_table.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/version.h"
 
 namespace slackline {

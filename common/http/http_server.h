@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/time/time_source.h"
 
 namespace slackline {

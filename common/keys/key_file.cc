@@ -14,11 +14,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/config/field_origins.h"
+#include "common/config/block/field_origins.h"
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
+#include "common/io/descriptor.h"
 #include "common/keys/private_file.h"
-#include "common/net/descriptor.h"
 #include "common/status.h"
 
 namespace slackline {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/shell_line.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/status.h"
 
 namespace slackline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 
 namespace slackline {
 

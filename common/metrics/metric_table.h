@@ -2,8 +2,8 @@
 // run::ServerStats and run::WorkerStats with their names for Prometheus
 // (prometheus.io/docs/practices/naming), how parts of them are folded into a
 // whole, which of them can be no figures at all, and where the summary of the
-// run has them. Who counts something new adds a field, a line here, and the
-// place that counts.
+// run and the tables of `slackline status` have them. Who counts something new
+// adds a field, a line here, and the place that counts (CONTRIBUTING.md).
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -16,6 +16,21 @@
 #include "proto/run.pb.h"
 
 namespace slackline {
+
+// How `slackline status` and `top` show a metric: in a column of the table of
+// servers or workers, in the order of the table of metrics. What they show
+// beside these they compute of several figures (tools/cli/job/status_table.cc).
+struct StatusColumn {
+  enum class Form {
+    kNumber,       // "1234": for what is small, or no digit may lack.
+    kCount,        // "1.23 k"
+    kBytes,        // "1.23 kB"
+    kPercentiles,  // "0/2/7", of a histogram: p50, p99 and the largest.
+  };
+  const char* title = "";  // Empty: there is no column.
+  Form form = Form::kNumber;
+  bool of_copies = false;  // Only where the shards are to have copies.
+};
 
 struct Metric {
   enum class Kind {
@@ -37,6 +52,7 @@ struct Metric {
   // The field of run::WorkerSummary, of the same type, that has what a worker
   // has counted in its last life; 0: there is none.
   int of_worker = 0;
+  StatusColumn column = {};
 };
 
 absl::Span<const Metric> ServerMetrics();

@@ -27,7 +27,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/host_port.h"
 #include "common/keys/role.h"
 #include "common/link_state.h"
 #include "common/message.h"
@@ -182,9 +181,7 @@ class Transport {
   // New endpoints there, at each of which one of its listeners can be bound, in
   // every way that it has: over the network, tcp first, and within this host,
   // for processes of one user.
-  virtual std::vector<std::string> EndpointsAt(const Place& place) {
-    return {TcpEndpoint(place.host, place.port)};
-  }
+  virtual std::vector<std::string> EndpointsAt(const Place& place) = 0;
 
   // Where large payloads that are sent through it are best made. Never null.
   virtual std::shared_ptr<PayloadMemory> memory() {

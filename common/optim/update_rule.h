@@ -10,7 +10,7 @@
 #include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 #include "common/optim/step_options.h"
 
 namespace slackline {

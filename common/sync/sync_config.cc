@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/sync/modes/mode_rule.h"
 
 namespace slackline {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "common/net/process_transport.h"
+#include "common/net/process/process_transport.h"
 #include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/process/logging.h"

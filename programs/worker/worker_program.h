@@ -13,7 +13,7 @@
 #include "common/keys/key_follower.h"
 #include "common/mutex.h"
 #include "common/net/delayed/delayed_transport.h"
-#include "common/net/process_transport.h"
+#include "common/net/process/process_transport.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "proto/cluster.pb.h"

@@ -8,7 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
 #include "common/process/address_limit.h"

@@ -45,7 +45,6 @@ from slackline._core import JobError, JobSuspended
 from slackline._data.loader import Loader
 from slackline._files import load, save
 from slackline._job import Job
-from slackline._optim.optimizer import Optimizer
 from slackline._optim.rules import (
     SGD,
     Adadelta,
@@ -59,6 +58,7 @@ from slackline._optim.rules import (
     RMSprop,
     Rule,
 )
+from slackline._optimizer import Optimizer
 from slackline._start.join import join
 from slackline._start.launch import launch
 

@@ -19,8 +19,8 @@ from slackline._loop.opening import seed_all
 from slackline._loop.step_loop import StepLoop
 from slackline._loop.words import number
 from slackline._loop.worlds import World
-from slackline._optim.optimizer import Optimizer, Source, make_optimizer
 from slackline._optim.rules import Rule, rule_of_config
+from slackline._optimizer import Optimizer, Source, make_optimizer
 
 
 class Job:

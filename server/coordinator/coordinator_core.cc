@@ -8,7 +8,6 @@
 #include "common/checkpoint/manifest.h"
 #include "common/shortened.h"
 #include "common/status.h"
-#include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 #include "server/coordinator/milliseconds.h"
@@ -44,6 +43,21 @@ checkpoint::Manifest ManifestOf(const CoordinatorCore::Options& options) {
   return manifest;
 }
 
+JobTerms::Options TermsOf(const CoordinatorCore::Options& options) {
+  return {.job = options.job,
+          .config_hash = options.config_hash,
+          .config = options.config,
+          .protocol = options.protocol,
+          .build = options.build,
+          .servers = options.servers,
+          .workers = options.workers,
+          .shard_elements = options.shard_elements,
+          .optimizer = options.optimizer,
+          .delays_sha256 =
+              options.delays == nullptr ? "" : options.delays->sha256(),
+          .checkpoint_sha256 = options.resume_sha256};
+}
+
 // Without a folder: from none.
 run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
   run::CheckpointRecord from;
@@ -61,21 +75,10 @@ CoordinatorCore::CoordinatorCore(const Options& options)
     : options_(options),
       editor_(FirstView(options)),
       feed_(&editor_),
-      members_({.job = options.job,
-                .config_hash = options.config_hash,
-                .config = options.config,
+      members_({.terms = TermsOf(options),
                 .server_hosts = options.server_hosts,
                 .worker_hosts = options.worker_hosts,
-                .protocol = options.protocol,
-                .build = options.build,
-                .servers = options.servers,
-                .workers = options.workers,
-                .shard_elements = options.shard_elements,
-                .optimizer = options.optimizer,
                 .lease = options.lease,
-                .delays_sha256 =
-                    options.delays == nullptr ? "" : options.delays->sha256(),
-                .checkpoint_sha256 = options.resume_sha256,
                 .checkpoint_folder = options.resume_folder,
                 .coordinator_may_return = options.coordinator_may_return,
                 .host_server = options.host_server,
@@ -129,6 +132,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                    &members_, &editor_),
       grants_(&members_, &modes_, &editor_),
       inspections_(&members_),
+      losses_(&members_, &copies_, &modes_, &editor_),
+      after_the_end_(options.lease, &members_, &inspections_),
       parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
               &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
               &grants_, &hold_ups_, &collectives_, &inspections_,
@@ -198,7 +203,8 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
     if (editor_.ended() && inspections_.WaitsFor(incarnation)) {
-      // It has nothing to say but what it writes down: OverBy() bounds that.
+      // It has nothing to say but what it writes down, for a bounded time
+      // (AfterTheEnd).
       members_.Hear(*member, now);
       continue;
     }
@@ -254,8 +260,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                                Effects* effects) {
   const Moment moment = At(now);
   parts_.Advance(moment, effects);
-  if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
-    ended_at_ = moment.awake;
+  if (editor_.ended() && after_the_end_.OnEnded(moment.awake)) {
     parts_.OnEnded(moment, effects);
     parts_.Advance(moment, effects);
     if (state() == wire::FINISHED) {
@@ -291,30 +296,14 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
 absl::Time CoordinatorCore::NextWakeup() const {
   const WakeUp parts = parts_.NextWakeUp();
   const AwakeClock& awake = members_.awake();
-  const absl::Time next =
-      std::min(parts.at, awake.RealTimeOf(std::min(parts.awake, OverBy())));
+  const absl::Time next = std::min(
+      parts.at,
+      awake.RealTimeOf(std::min(parts.awake, after_the_end_.OverBy())));
   return std::min(next + absl::Milliseconds(1), awake.NextRun());
 }
 
-absl::Time CoordinatorCore::KnownBy() const {
-  return std::max(ended_at_, found_by_) + options_.lease;
-}
-
-absl::Time CoordinatorCore::OverBy() const {
-  return inspections_.waited_for() ? KnownBy() + Inspections::kPatience
-                                   : KnownBy();
-}
-
 bool CoordinatorCore::Over(absl::Time now) const {
-  if (!editor_.ended()) return false;
-  const absl::Time awake = members_.AwakeTime(now);
-  if (awake > OverBy()) return true;
-  if (inspections_.waited_for()) return false;  // Members tell what they have.
-  if (awake <= members_.AskedUntil()) return false;
-  return std::all_of(members_.all().begin(), members_.all().end(),
-                     [&](const auto& entry) {
-                       return entry.second.view_known >= view().number();
-                     });
+  return after_the_end_.Over(members_.AwakeTime(now), view().number());
 }
 
 void CoordinatorCore::SendView(uint64_t known, const Member& member,
@@ -419,58 +408,25 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
     editor_.Regroup();
   } else if (state() == wire::FORMING) {
     editor_.RemoveServer(member.index());
-  } else {
-    EndIfNotReplaceable(gone);
+  } else if (std::optional<wire::JobEnd> end = losses_.OfServer(gone)) {
+    editor_.RemoveServer(member.index());
+    editor_.End(*std::move(end));
   }
   parts_.OnGone(gone, effects);
   if (member.worker_role() && editor_.running())
     EndIfNoWorkerCanGoOn(gone, effects);
 }
 
-void CoordinatorCore::EndIfNotReplaceable(const GoneMember& gone) {
-  const int32_t index = gone.member.index();
-  const std::string why = copies_.WhyNotReplaceable(index);
-  if (why.empty()) return;
-  editor_.RemoveServer(index);
-  wire::JobEnd end =
-      JobEndOf(wire::JobEnd::SERVER_LOST, absl::StrCat(gone.sentence, why));
-  PutWho(gone.member, &end);
-  editor_.End(std::move(end));
-}
-
 void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
                                            Effects* effects) {
-  if (modes_.follows_given_delays() && !gone.member.trained) {
-    wire::JobEnd end = JobEndOf(
-        wire::JobEnd::WORKER_LOST,
-        absl::StrCat(LostText(gone),
-                     "; the job's delays are given, and the others cannot go "
-                     "on without its gradients: start the job again"));
-    PutWho(gone.member, &end);
-    return editor_.End(std::move(end));
-  }
+  if (std::optional<wire::JobEnd> end = losses_.OfWorker(gone))
+    return editor_.End(*std::move(end));
   if (!members_.workers().empty()) return;
-  const std::string none = WhyNoneFollows(gone.now, effects);
-  if (none.empty()) return;
-  wire::JobEnd end =
-      JobEndOf(wire::JobEnd::NO_WORKER_LEFT,
-               absl::StrCat(LostText(gone), "; no worker is left", none));
-  PutWho(gone.member, &end);
-  editor_.End(std::move(end));
-}
-
-std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
-  for (const Membership::Knock& knock : members_.RecentKnocks(now)) {
-    if (WorkersHaveModel(FirstStepOf(view().phase(view().entered())))) {
-      return absl::StrCat(
-          ", and the model is lost with it, because the workers hold it while "
-          "they all-reduce; worker ",
-          knock.join.index(), ", which has been started again, cannot go on");
-    }
-    OnJoin(knock.from, knock.join, now, effects);
-    if (!members_.workers().empty()) return "";
+  for (const Membership::Knock& knock : members_.RecentKnocks(gone.now)) {
+    OnJoin(knock.from, knock.join, gone.now, effects);
+    if (!members_.workers().empty()) return;
   }
-  return ", and none that has been started again waits to join";
+  editor_.End(losses_.OfLastWorker(gone));
 }
 
 void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
@@ -716,7 +672,7 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
   Begin(now);
   const size_t first = effects->sends.size();
   SL_RETURN_IF_ERROR(parts_.Load(StateReader(state), At(now), effects));
-  found_by_ = members_.AwakeTime(now) + options_.found_within;
+  after_the_end_.OnTakenOver(members_.AwakeTime(now) + options_.found_within);
   kept_.Load(state);
   effects->log.push_back(absl::StrCat(
       "goes on with the job where the coordinator before it was: view ",

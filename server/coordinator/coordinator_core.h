@@ -41,7 +41,8 @@
 // Not in the list, since nobody waits for their conclusions: ViewEditor makes
 // one view of all edits of the event, with one number; ViewFeed says what a
 // member is sent of it, changes or the whole; GradientWatch says what the job
-// does about gradients that are not applied.
+// does about gradients that are not applied; Losses whether the job can do
+// without a member; AfterTheEnd how long the coordinator is still there.
 //
 // What members have been told holds even if this coordinator dies: the parts
 // keep what a successor has to know. The rest it learns anew, as from any
@@ -65,6 +66,7 @@
 #include "common/message.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
+#include "server/coordinator/after_the_end.h"
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/collective_calls.h"
 #include "server/coordinator/copies.h"
@@ -77,6 +79,7 @@
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/kept_job.h"
 #include "server/coordinator/kept_view.h"
+#include "server/coordinator/losses.h"
 #include "server/coordinator/member_accounts.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
@@ -97,7 +100,7 @@ class CoordinatorCore {
     std::string job;
     uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
-    // As in Membership::Options.
+    // As in JobTerms::Options and Membership::Options.
     config::ClusterConfig config = {};
     std::vector<std::string> server_hosts = {};
     std::vector<std::string> worker_hosts = {};
@@ -243,27 +246,15 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, const Member& member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
-  // When every living member had time to hear that the job has ended, in awake
-  // time. InfiniteFuture: it has not ended.
-  absl::Time KnownBy() const;
-  // And when the answers are here that a user waits for: a lease may be shorter
-  // than what it takes to write down a timeline.
-  absl::Time OverBy() const;
   // Removes who holds others up, and ends the job if no worker can go on. Looks
   // at all workers, a few times in the time between two heartbeats of one.
   void EndStalls(absl::Time now, Effects* effects);
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
               Effects* effects);
-  // A server of a running job is gone. Ends the job unless others have copies
-  // of all of its shards.
-  void EndIfNotReplaceable(const GoneMember& gone);
   // A worker of a running job is gone. Ends the job if it was the last one and
   // none takes its place at once, or if the others cannot do without it.
   void EndIfNoWorkerCanGoOn(const GoneMember& gone, Effects* effects);
-  // The last worker is gone. Empty if another takes its place at once; else why
-  // none can.
-  std::string WhyNoneFollows(absl::Time now, Effects* effects);
   void SendView(uint64_t known, const Member& member, Effects* effects);
 
   const Options options_;
@@ -285,11 +276,9 @@ class CoordinatorCore {
   CollectiveCalls collectives_;
   ExampleGrants grants_;
   Inspections inspections_;
+  Losses losses_;
+  AfterTheEnd after_the_end_;
   PartList parts_;
-  // This one and found_by_: awake time.
-  absl::Time ended_at_ = absl::InfiniteFuture();
-  // By then members have found this coordinator, which has taken over.
-  absl::Time found_by_ = absl::InfinitePast();
   Incarnation behind_ = 0;  // Who has not seen the last view, in this event.
   KeptState kept_;
 };

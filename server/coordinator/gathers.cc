@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/status.h"
 
 namespace slackline {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/config/bounds.h"
-#include "common/config/scalar_defaults.h"
+#include "common/config/block/bounds.h"
+#include "common/config/block/scalar_defaults.h"
 #include "common/endpoint.h"
 #include "common/optim/optimizer.h"
 

@@ -6,12 +6,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/bounds.h"
-#include "common/config/config_difference.h"
+#include "common/config/block/bounds.h"
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
-#include "server/coordinator/grant_book.h"
 #include "server/coordinator/join_check.h"
 #include "server/coordinator/milliseconds.h"
 
@@ -30,20 +28,6 @@ bool HasBadValues(const run::MetricRecord& record) {
          });
 }
 
-std::string SamplingText(const wire::JoinRequest& join) {
-  if (!join.has_elastic()) return "static sampling";
-  const wire::Elastic& elastic = join.elastic();
-  return absl::StrCat("elastic sampling of ", elastic.total(), " examples, ",
-                      elastic.examples(), " in an epoch and up to ",
-                      elastic.batch_size(), " in a step");
-}
-
-// "IDX images from data/mnist: 60000 ... (hash 5d41402abc4b2a76)".
-std::string DataText(const wire::JoinRequest& join) {
-  return absl::StrCat(join.data(), " (hash ", join.data_hash(), ")");
-}
-
-constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
 constexpr size_t kAskingMax = 4096;
 constexpr size_t kWhyRemovedMax = 1024;
@@ -106,7 +90,8 @@ bool Membership::AllTrained() const {
 Membership::Membership(const Options& options)
     : options_(options),
       awake_(options.lease / kHeartbeatsPerLease),
-      next_server_(options.servers),
+      terms_(options.terms),
+      next_server_(options.terms.servers),
       host_came_(options.host_has_joined) {}
 
 // ---- Leases -----------------------------------------------------------------
@@ -243,7 +228,7 @@ Member Membership::Remove(Incarnation incarnation, bool running) {
   news_ = true;
   changed_.insert(incarnation);
   // Until the job runs, the next first worker may bring another model.
-  if (!running && workers_.empty()) model_.reset();
+  if (!running && workers_.empty()) terms_.ForgetModel();
   past_tokens_[member.join.token()] = incarnation;
   past_token_order_.push_back(member.join.token());
   if (past_token_order_.size() > kPastTokensMax) {
@@ -283,7 +268,7 @@ std::vector<std::string> Membership::WhyMissing(const Missing& missing) const {
 std::string Membership::NoteObstacle(bool is_worker, int32_t index,
                                      const std::string& who,
                                      const std::string& why) {
-  const int count = is_worker ? options_.workers : options_.servers;
+  const int count = is_worker ? options_.terms.workers : options_.terms.servers;
   const auto& there = is_worker ? workers_ : servers_;
   if (index < 0 || index >= count || there.count(index) > 0) return "";
   std::string sentence =
@@ -295,7 +280,7 @@ std::string Membership::NoteObstacle(bool is_worker, int32_t index,
 }
 
 std::string Membership::OnCannotJoin(const wire::CannotJoin& cannot) {
-  if (cannot.job() != options_.job ||
+  if (cannot.job() != options_.terms.job ||
       (cannot.role() != wire::JoinRequest::WORKER &&
        cannot.role() != wire::JoinRequest::SERVER)) {
     return "";
@@ -323,10 +308,10 @@ std::string Membership::WhyRemoved(Incarnation incarnation) const {
 
 Membership::Missing Membership::WhoIsMissing() const {
   Missing missing;
-  for (int i = 0; i < options_.servers; ++i) {
+  for (int i = 0; i < options_.terms.servers; ++i) {
     if (servers_.count(i) == 0) missing.servers.push_back(i);
   }
-  for (int i = 0; i < options_.workers; ++i) {
+  for (int i = 0; i < options_.terms.workers; ++i) {
     if (workers_.count(i) == 0) missing.workers.push_back(i);
   }
   return missing;
@@ -341,158 +326,6 @@ std::vector<Membership::Knock> Membership::RecentKnocks(absl::Time now) const {
 }
 
 // ---- Joins ------------------------------------------------------------------
-
-std::string Membership::WhyOtherCheckpoint(
-    const wire::JoinRequest& join) const {
-  const std::string& ours = options_.checkpoint_sha256;
-  if (join.checkpoint_sha256() == ours) return "";
-  if (join.checkpoint_sha256().empty()) {
-    return " begins anew, and server 0 goes on from a checkpoint; give all "
-           "servers the same --resume";
-  }
-  if (ours.empty()) {
-    return " goes on from a checkpoint, and server 0 begins anew; give all "
-           "servers the same --resume, or none of them";
-  }
-  return " has read another checkpoint than server 0; give all servers a "
-         "--resume of the same folder";
-}
-
-std::string Membership::WhyOfAnotherJob(const wire::JoinRequest& join) const {
-  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
-  if (!is_worker && join.role() != wire::JoinRequest::SERVER) {
-    return absl::StrCat("a member joins as server or worker, not in role ",
-                        static_cast<int>(join.role()));
-  }
-  const std::string who =
-      absl::StrCat(is_worker ? "worker " : "server ", join.index());
-  if (join.job() != options_.job) {
-    return absl::StrCat(who, " belongs to job '", join.job(),
-                        "', the coordinator at this address to '", options_.job,
-                        "'; give each job its own coordinator { port: ... }");
-  }
-  // Before all else that it says: it may mean something else by it.
-  if (join.protocol() != options_.protocol) {
-    return absl::StrCat(
-        who, " (", join.build().program(), " ", join.build().version(),
-        ") speaks protocol ", join.protocol(), ", the coordinator (",
-        options_.build.program(), " ", options_.build.version(), ") ",
-        options_.protocol, "; install the same version on all hosts");
-  }
-  if (join.config_hash() != options_.config_hash) {
-    config::ClusterConfig theirs;
-    std::string field;
-    if (options_.config.server_size() > 0 && !join.config().empty() &&
-        theirs.ParseFromString(join.config())) {
-      field = FirstDifference(theirs, options_.config);
-    }
-    return absl::StrCat(
-        who, " was started with another config than the coordinator",
-        field.empty() ? "" : ": ", field,
-        "; start all processes with one file and the same --mode and --set");
-  }
-  return "";
-}
-
-std::string Membership::WhyModelUnfit(const wire::JoinRequest& join) const {
-  if (join.table_size() == 0) return " has a model without tables";
-  if (std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
-      !unfit.empty()) {
-    return unfit;
-  }
-  if (std::string unfit = WhyOptimizersUnfit(join); !unfit.empty())
-    return unfit;
-  if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
-    return absl::StrCat(" has ", join.steps_total(), " steps to do, ",
-                        join.steps_per_epoch(),
-                        " in an epoch; at least 1 is required");
-  }
-  if (join.has_elastic()) {
-    if (const std::string unfit = GrantBook::WhyUnfit(join.elastic());
-        !unfit.empty()) {
-      return absl::StrCat(": ", unfit);
-    }
-  }
-  return "";
-}
-
-std::string Membership::WhyUnfit(const wire::JoinRequest& join,
-                                 const wire::View& view) const {
-  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
-  const std::string who =
-      absl::StrCat(is_worker ? "worker " : "server ", join.index());
-  const int count = is_worker ? options_.workers : options_.servers;
-  const bool new_server = !is_worker && view.state() == wire::RUNNING;
-  if (new_server && (join.index() < 0 || join.index() >= kServersMax)) {
-    return absl::StrCat(who,
-                        ": the job runs; a server that is added to it takes "
-                        "an index that no other has, from ",
-                        next_server_, " on, below ", kServersMax,
-                        ", or that of one that is gone");
-  }
-  if (!new_server && (join.index() < 0 || join.index() >= count)) {
-    return absl::StrCat(who, ": the config has ", count,
-                        is_worker ? " workers" : " servers",
-                        ", so the index must be in [0, ", count, ")");
-  }
-  if (!is_worker && join.thread_size() == 0)
-    return absl::StrCat(who, " offers no shard threads");
-  if (!is_worker && join.delays_sha256() != options_.delays_sha256) {
-    return absl::StrCat(who,
-                        " has read other recorded delays than server 0; give "
-                        "all servers a copy of the same folder");
-  }
-  if (!is_worker && !new_server) {
-    if (const std::string other = WhyOtherCheckpoint(join); !other.empty())
-      return absl::StrCat(who, other);
-  }
-  if (!is_worker) return "";
-  if (const std::string unfit = WhyModelUnfit(join); !unfit.empty())
-    return absl::StrCat(who, unfit);
-  if (!model_.has_value()) return "";
-  const wire::JoinRequest& first = *model_;
-  const std::string other = absl::StrCat("worker ", first.index());
-  if (SamplingText(join) != SamplingText(first)) {
-    return absl::StrCat(who, " has ", SamplingText(join), ", but ", other,
-                        " has ", SamplingText(first),
-                        "; all workers must train on the same data");
-  }
-  if (join.steps_total() != first.steps_total() ||
-      join.steps_per_epoch() != first.steps_per_epoch()) {
-    return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
-                        join.steps_per_epoch(), " in an epoch, but ", other,
-                        " has ", first.steps_total(), " and ",
-                        first.steps_per_epoch(),
-                        "; all workers must train on the same data");
-  }
-  if (!join.data_hash().empty() && !first.data_hash().empty() &&
-      join.data_hash() != first.data_hash()) {
-    return absl::StrCat(
-        who, " has other examples than ", other, ": ", DataText(join), ", ",
-        other, " has ", DataText(first),
-        "; give all workers the same files (--data-dir of each host), or draw "
-        "them from one seed");
-  }
-  for (int i = 0; i < std::max(join.table_size(), first.table_size()); ++i) {
-    const std::string ours =
-        i < join.table_size() ? TableText(join.table(i)) : "no table";
-    const std::string theirs =
-        i < first.table_size() ? TableText(first.table(i)) : "no table";
-    if (ours != theirs) {
-      return absl::StrCat(
-          who, " has ", ours, " where ", other, " has ", theirs,
-          "; all workers must train the same model on the same data");
-    }
-    if (join.table(i).optimizer().SerializeAsString() !=
-        first.table(i).optimizer().SerializeAsString()) {
-      return absl::StrCat(who, " has ", ours, " with the optimizer ",
-                          OptimizerText(join.table(i)), " where ", other,
-                          " has it with ", OptimizerText(first.table(i)),
-                          "; all workers must give a table the same optimizer");
-    }
-  }
-  return "";
-}
 
 absl::Time Membership::AskedUntil() const {
   if (!host_came_) return absl::InfiniteFuture();
@@ -511,7 +344,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     obstacles_.erase({answer.joined->worker_role(), answer.joined->index()});
   } else if (answer.reply.code() == wire::REJECTED &&
              answer.reply.obstacle() == wire::JoinReply::OBSTACLE_UNSPECIFIED &&
-             join.job() == options_.job && WhyNoJoin(join).empty()) {
+             join.job() == options_.terms.job && WhyNoJoin(join).empty()) {
     const bool is_worker = join.role() == wire::JoinRequest::WORKER;
     answer.refused = NoteObstacle(
         is_worker, join.index(),
@@ -547,7 +380,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   const bool is_worker = join.role() == wire::JoinRequest::WORKER;
   JoinAnswer answer;
   answer.reply.set_token(join.token());
-  answer.reply.set_job(options_.job);
+  answer.reply.set_job(options_.terms.job);
   answer.reply.set_run(view.run());
   answer.reply.set_lease_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
@@ -557,7 +390,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   const auto name_checkpoint = [&](const Member& member) {
     if (!member.worker_role() || !member.founder) return;
     answer.reply.set_checkpoint(options_.checkpoint_folder);
-    answer.reply.set_checkpoint_sha256(options_.checkpoint_sha256);
+    answer.reply.set_checkpoint_sha256(options_.terms.checkpoint_sha256);
   };
   const auto say = [&](wire::Code code, const std::string& error,
                        wire::JoinReply::Obstacle obstacle = {}) {
@@ -586,7 +419,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   }
   std::string why = WhyNoJoin(join);
   wire::JoinRequest complete;
-  if (why.empty()) why = WhyOfAnotherJob(join);
+  if (why.empty()) why = terms_.WhyOfAnotherJob(join);
   if (why.empty() && view.has_end()) {
     *answer.reply.mutable_end() = view.end();
     return say(wire::REJECTED,
@@ -594,11 +427,9 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
                wire::JoinReply::JOB_ENDED);
   }
   if (why.empty()) {
-    complete = join;
-    complete.clear_config();
-    complete.DiscardUnknownFields();
-    CompleteOptimizers(options_.optimizer, &complete);
-    why = WhyUnfit(complete, view);
+    complete = terms_.Complete(join);
+    why =
+        terms_.WhyUnfit(complete, view.state() == wire::RUNNING, next_server_);
   }
   if (!why.empty()) return say(wire::REJECTED, why);
   if (present != nullptr) {
@@ -635,9 +466,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   const Incarnation incarnation = next_incarnation_++;
   Member& member = members_[incarnation];
   member.peer = from;
-  if (is_worker && !model_.has_value()) model_ = complete;
-  if (is_worker && model_->data_hash().empty())
-    model_->set_data_hash(complete.data_hash());
+  if (is_worker) terms_.OnWorker(complete);
   if (is_worker) complete.clear_table();  // As those of the model.
   news_ = true;
   changed_.insert(incarnation);
@@ -742,11 +571,7 @@ void Membership::Keep(absl::Time now, KeptState* kept) {
     past.set_incarnation(past_tokens_.at(token));
   }
   kept->Put("members", state);
-  if (model_.has_value()) {
-    kept->Put("model", *model_);
-  } else {
-    kept->Remove("model");
-  }
+  terms_.Keep(kept);
 }
 
 absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
@@ -754,18 +579,12 @@ absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
   coordinator::MembersState state;
   SL_RETURN_IF_ERROR(reader.Read("members", &state));
   next_incarnation_ = std::max<Incarnation>(state.next_incarnation(), 1);
-  next_server_ = std::max(state.next_server(), options_.servers);
+  next_server_ = std::max(state.next_server(), options_.terms.servers);
   for (const coordinator::MembersState::Past& past : state.past()) {
     if (past_tokens_.emplace(past.token(), past.incarnation()).second)
       past_token_order_.push_back(past.token());
   }
-  if (reader.Has("model")) {
-    SL_RETURN_IF_ERROR(reader.Read("model", &model_.emplace()));
-    std::string unfit = WhyNoJoin(*model_);
-    if (unfit.empty()) unfit = WhyModelUnfit(*model_);
-    if (!unfit.empty())
-      return reader.Broken("model", absl::StrCat("its worker", unfit));
-  }
+  SL_RETURN_IF_ERROR(terms_.Load(reader));
   const bool forms = !reader.Has("view");  // Else the view says it.
   return reader.ReadAll<coordinator::MemberState>(
       "member", [&](uint64_t incarnation, const auto& kept) -> absl::Status {
@@ -789,7 +608,7 @@ absl::Status Membership::Load(const StateReader& reader, const Moment& moment,
         auto& places = member.worker_role() ? workers_ : servers_;
         if (incarnation >= next_incarnation_ || member.index() < 0 ||
             !places.emplace(member.index(), &member).second ||
-            (member.worker_role() && !model_.has_value())) {
+            (member.worker_role() && !terms_.has_model())) {
           return absl::InvalidArgumentError("it has no place in the job");
         }
         return absl::OkStatus();

@@ -1,5 +1,6 @@
 // Membership: who the members of the job are: joins, incarnations, leases, and
-// who waits for a place that another holds.
+// who waits for a place that another holds. Whether a process fits the job is
+// JobTerms' to say, which it owns.
 //
 // Time in which this process did not run does not count: a lease is as long as
 // the coordinator was there to hear a heartbeat (common/time/awake_clock.h).
@@ -10,7 +11,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,10 +20,9 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/time/awake_clock.h"
-#include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
-#include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/job_terms.h"
 #include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 
@@ -70,26 +69,13 @@ wire::WorkerMember WorkerOf(const Member& worker);
 class Membership : public CoordinatorPart {
  public:
   struct Options {
-    std::string job;
-    std::string config_hash;
-    // To name the field in which another one differs. Without servers and
-    // workers: it is not known.
-    config::ClusterConfig config = {};
+    JobTerms::Options terms;
     // Where the config has its processes, by index and rank; empty: unknown.
     std::vector<std::string> server_hosts = {};
     std::vector<std::string> worker_hosts = {};
-    int protocol = 0;
-    wire::Build build;  // Of the coordinator.
-    int servers = 1;    // Of the config.
-    int workers = 1;
-    int64_t shard_elements = 65536;
-    config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     absl::Duration lease = absl::Seconds(5);
-    std::string delays_sha256;  // Of recorded delays, in every server.
-    // Of the checkpoint that the job goes on from, which every server has to
-    // name; empty: there is none.
-    std::string checkpoint_sha256;
-    std::string checkpoint_folder = {};   // For workers.
+    // Of the checkpoint that the job goes on from: for workers.
+    std::string checkpoint_folder = {};
     bool coordinator_may_return = false;  // As in JoinReply.
     // As in CoordinatorCore::Options.
     int host_server = 0;
@@ -190,7 +176,7 @@ class Membership : public CoordinatorPart {
   const std::map<Incarnation, Member>& all() const { return members_; }
   // The join of the first worker, with the tables, which the members' lack.
   // There has been a worker.
-  const wire::JoinRequest& model() const { return *model_; }
+  const wire::JoinRequest& model() const { return terms_.model(); }
   // By index, and by rank.
   const std::map<int32_t, const Member*>& servers() const { return servers_; }
   const std::map<int32_t, const Member*>& workers() const { return workers_; }
@@ -240,26 +226,16 @@ class Membership : public CoordinatorPart {
   JoinAnswer Answer(const PeerId& from, const wire::JoinRequest& join,
                     const wire::View& view, const std::string& why_no_worker,
                     absl::Time now);
-  // Empty if the request is meant for this job, of the same config and version.
-  std::string WhyOfAnotherJob(const wire::JoinRequest& join) const;
-  // Then: empty if it fits the job as it is, and the members so far.
-  std::string WhyUnfit(const wire::JoinRequest& join,
-                       const wire::View& view) const;
   // " on host" of the config; empty: it is not known.
   std::string OnHost(bool is_worker, int32_t index) const;
   // A process of a place of the config says, or is told, why it cannot join. As
   // of OnCannotJoin().
   std::string NoteObstacle(bool is_worker, int32_t index,
                            const std::string& who, const std::string& why);
-  // Empty, or completes "worker 2": its tables or the length of the job cannot
-  // be, whatever others bring.
-  std::string WhyModelUnfit(const wire::JoinRequest& join) const;
-  // Empty, or completes "server 1" of a job that forms: it goes on from another
-  // checkpoint than the others.
-  std::string WhyOtherCheckpoint(const wire::JoinRequest& join) const;
 
   const Options options_;
   AwakeClock awake_;
+  JobTerms terms_;
   Incarnation next_incarnation_ = 1;
   int32_t next_server_ = 0;
   std::map<Incarnation, Member> members_;
@@ -284,9 +260,6 @@ class Membership : public CoordinatorPart {
   // When they asked last who have no place, in awake time, by token.
   std::map<uint64_t, absl::Time> asking_;
   bool host_came_;  // The server of this process, to this coordinator.
-  // The join of the first worker: all others bring the same tables, and the
-  // same length of the job.
-  std::optional<wire::JoinRequest> model_;
   absl::Time next_expiry_ = absl::InfiniteFuture();  // At the earliest.
   absl::Time looked_ = absl::InfinitePast();         // Last, in awake time.
   // Since Keep().

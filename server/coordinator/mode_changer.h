@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "common/ids.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "proto/coordinator_state.pb.h"

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 
 namespace slackline {
 namespace {

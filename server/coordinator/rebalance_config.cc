@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 
 namespace slackline {
 namespace {

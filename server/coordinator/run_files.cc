@@ -25,7 +25,7 @@
 #include "common/metrics/metric_table.h"
 #include "common/metrics/step_phases.h"
 #include "common/status.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "server/coordinator/failure_page.h"
 
 namespace slackline {

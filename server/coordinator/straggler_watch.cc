@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/metrics/step_phases.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
+#include "common/sync/modes/mode_rule.h"
 #include "server/coordinator/time_text.h"
 
 namespace slackline {
@@ -265,11 +266,7 @@ std::string StragglerWatch::AdviceFor(const Figures& others, int slow,
                                       const wire::View& view) const {
   if (view.entered() < 0 || view.entered() >= view.phase_size()) return "";
   const sync::Mode& mode = view.phase(static_cast<int>(view.entered())).mode();
-  // In the others nobody waits for the slowest, or all the delays are given.
-  if (!mode.has_bsp() && !mode.has_ssp() && !mode.has_dssp() &&
-      !mode.has_allreduce()) {
-    return "";
-  }
+  if (!RuleOf(mode).waits_for_slowest()) return "";
   const double waiting = others[kWaiting];
   const double step = others[kStep];
   if (waiting < options_.waiting_min * step || waiting >= step) return "";

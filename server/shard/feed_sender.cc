@@ -77,12 +77,15 @@ void FeedSender::Pump(LogFeed& feed, const ShardParts& at) {
 void FeedSender::PumpFollowersOf(ShardId shard, const ShardParts& at) {
   ServedShard* const served = at.places.Served(shard);
   if (served == nullptr) return;
-  at.counts.ResentToFollowers(served->PumpFollowers(
-      at.now, [&](Owner target) -> FeedLink& { return LinkTo(target, at); },
-      [&](Owner target, Message message) {
-        at.counts.SentToFollowers(PayloadBytes(message));
-        Send(target, std::move(message), at);
-      }));
+  at.counts.Count(
+      run::ServerStats::kBytesToFollowersResentFieldNumber,
+      served->PumpFollowers(
+          at.now, [&](Owner target) -> FeedLink& { return LinkTo(target, at); },
+          [&](Owner target, Message message) {
+            at.counts.Count(run::ServerStats::kBytesToFollowersFieldNumber,
+                            PayloadBytes(message));
+            Send(target, std::move(message), at);
+          }));
   at.places.OnPumped(shard);
   if (!served->followers().AllConfirmed())
     due_ = std::min(due_, served->followers().NextWakeup());

@@ -109,7 +109,7 @@ void HandOvers::OnMove(const PeerId& from, const Message& message,
   if (const absl::Status taken =
           arriving->OnHandOver(hand_over, message.payloads);
       !taken.ok()) {
-    at.counts.Malformed();
+    at.counts.Count(run::ServerStats::kMalformedFieldNumber);
     return Decline(from, message, at);
   }
   const bool owned = arriving->go().has_value();
@@ -174,7 +174,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
   if (copy->source() != from) return Decline(from, message, at);
   if (const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
       !taken.ok()) {
-    at.counts.Malformed();
+    at.counts.Count(run::ServerStats::kMalformedFieldNumber);
     return Decline(from, message, at);
   }
   if (const size_t bytes = copy->TakeBytesApplied(); bytes > 0)

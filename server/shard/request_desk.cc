@@ -113,7 +113,7 @@ void RequestDesk::OnPush(const PeerId& from, const Message& message,
       *answer.mutable_refusal() = *std::move(refusal);
   }
   if (reply.answer_size() == 0) return;  // All of it waits.
-  if (rejected) at.counts.Malformed();
+  if (rejected) at.counts.Count(run::ServerStats::kMalformedFieldNumber);
   Send(std::move(out), at);
 }
 
@@ -147,7 +147,8 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
               ? std::move(admission.refusal)
               : Pull(*admission.served, sender, pull, at);
       if (!refusal.has_value()) continue;
-      if (refusal->has_rejected()) at.counts.Malformed();
+      if (refusal->has_rejected())
+        at.counts.Count(run::ServerStats::kMalformedFieldNumber);
       *replies_.Add(from, pull.id(), ShardId{shard}).mutable_refusal() =
           *std::move(refusal);
     }
@@ -183,7 +184,7 @@ void RequestDesk::OnProbe(const PeerId& from, const Message& message,
 
 void RequestDesk::Refuse(const PeerId& from, const std::string& error,
                          const ShardParts& at) {
-  at.counts.Malformed();
+  at.counts.Count(run::ServerStats::kMalformedFieldNumber);
   // Two threads that refuse each other's refusals would never end.
   if (from.kind == PeerId::Kind::kShardThread) return;
   Outgoing reply{.to = from, .message = {}};

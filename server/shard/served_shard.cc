@@ -164,7 +164,7 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
                                                  const sync::Mode& mode,
                                                  const Call& call) {
   if (push.seq() < participant.next_seq) {
-    call.counts.Duplicate();
+    call.counts.Count(run::ServerStats::kDuplicatesFieldNumber);
     return std::nullopt;
   }
   // An earlier one was lost; both are sent again in order.
@@ -288,7 +288,7 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
   const Participant* const participant = Find(who);
   const uint64_t next_seq = participant == nullptr ? 1 : participant->next_seq;
   if (push.seq() < next_seq) {
-    call.counts.Duplicate();
+    call.counts.Count(run::ServerStats::kDuplicatesFieldNumber);
     return std::nullopt;
   }
   if (push.seq() > next_seq) return Retry();

@@ -10,7 +10,7 @@
 #include "common/delays/delay_source.h"
 #include "common/ids.h"
 #include "common/optim/gradient_bound.h"
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "server/shard/log_feed.h"

@@ -1,9 +1,14 @@
 #include "server/shard/shard_counts.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include "common/metrics/staleness.h"
+#include "common/status.h"
 
 namespace slackline {
 namespace {
+
+using Stats = run::ServerStats;
 
 // One more gradient of the rank among the counts, of which `*entries` has the
 // places by rank. Returns that of the rank.
@@ -25,6 +30,17 @@ Count* CountOne(ShardId shard, Rank rank, Clock clock,
 
 ShardCounts::ShardCounts(const Options& options) : options_(options) {
   stats_.set_index(options.server);
+}
+
+void ShardCounts::Count(int field, uint64_t by) {
+  const google::protobuf::FieldDescriptor* const counter =
+      Stats::descriptor()->FindFieldByNumber(field);
+  SL_CHECK(counter != nullptr && !counter->is_repeated() &&
+               counter->cpp_type() ==
+                   google::protobuf::FieldDescriptor::CPPTYPE_UINT64,
+           "what is counted is a uint64 of ServerStats");
+  const google::protobuf::Reflection& stats = *stats_.GetReflection();
+  stats.SetUInt64(&stats_, counter, stats.GetUInt64(stats_, counter) + by);
 }
 
 void ShardCounts::Answered(size_t bytes) {
@@ -76,15 +92,6 @@ bool ShardCounts::Oversized(ShardId shard, Rank rank, Clock clock,
   count.clear_last_running_rms();
   if (excess.running.has_value()) count.set_last_running_rms(*excess.running);
   return options_.oversized_stops;
-}
-
-void ShardCounts::SentToFollowers(size_t bytes) {
-  stats_.set_bytes_to_followers(stats_.bytes_to_followers() + bytes);
-}
-
-void ShardCounts::ResentToFollowers(size_t bytes) {
-  stats_.set_bytes_to_followers_resent(stats_.bytes_to_followers_resent() +
-                                       bytes);
 }
 
 }  // namespace slackline

@@ -1,6 +1,8 @@
 // ShardCounts: what the requests to one shard thread and the gradients in them
 // came to, since the thread began. Every counter of run::ServerStats that only
-// grows is here and nowhere else.
+// grows is here and nowhere else. One that is a number for itself is counted
+// with Count(), by its field: who adds one needs no change here. Several that
+// grow together, and what happens with each push and pull, have functions.
 //
 // Each gradient that was accepted is counted once by Pushed() or Inherited(),
 // and once more when it is known what became of it: Updated(), Dropped(),
@@ -31,9 +33,12 @@ class ShardCounts {
 
   explicit ShardCounts(const Options& options);
 
+  // The counter of this field grows, as in
+  // Count(run::ServerStats::kMalformedFieldNumber). It is a uint64 of
+  // run::ServerStats; another one is fatal.
+  void Count(int field, uint64_t by = 1);
+
   // ---- Requests.
-  void Malformed() { stats_.set_malformed(stats_.malformed() + 1); }
-  void Duplicate() { stats_.set_duplicates(stats_.duplicates() + 1); }
   void Answered(size_t bytes);   // A pull, with so many bytes on the wire.
   void Installed(size_t bytes);  // A shard, with so many bytes on the wire.
   // The parameters of the step of clock `step` were read when all workers had
@@ -53,11 +58,6 @@ class ShardCounts {
   [[nodiscard]] bool Nonfinite(ShardId shard, Rank rank, Clock clock);
   [[nodiscard]] bool Oversized(ShardId shard, Rank rank, Clock clock,
                                const GradientBound::Excess& excess);
-
-  // ---- Copies.
-  void SentToFollowers(size_t bytes);
-  // So many of these bytes had been sent before.
-  void ResentToFollowers(size_t bytes);
 
   const run::ServerStats& stats() const { return stats_; }
 

@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "common/ids.h"
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 #include "common/payload.h"
 
 namespace slackline {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/support/processes.h"
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 namespace slackline {
 

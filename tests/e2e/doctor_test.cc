@@ -26,7 +26,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 namespace slackline::doctor_test {
 

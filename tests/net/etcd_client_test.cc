@@ -21,7 +21,7 @@
 #include "server/coordinator/state/etcd_state_store.h"
 #include "tests/net/fake_etcd.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::etcd_client_test {
 

@@ -19,7 +19,7 @@
 #include "server/coordinator/state/etcd_state_store.h"
 #include "tests/support/etcd.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::etcd_users_test {
 

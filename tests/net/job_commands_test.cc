@@ -18,7 +18,7 @@
 #include "common/process/exit_code.h"
 #include "tests/net/fake_coordinator.h"
 #include "tests/support/modes.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/job/checkpoint_command.h"
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"

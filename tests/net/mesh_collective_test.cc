@@ -27,7 +27,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"

@@ -54,6 +54,9 @@ class HeardTransport : public Transport {
     SL_ASSIGN_OR_RETURN(auto channel, others_.Connect(self, endpoint, options));
     return std::make_unique<HeardChannel>(std::move(channel), heard_);
   }
+  std::vector<std::string> EndpointsAt(const Place& place) override {
+    return others_.EndpointsAt(place);
+  }
   std::shared_ptr<PayloadMemory> memory() override { return others_.memory(); }
 
  private:

@@ -140,6 +140,9 @@ class AnyTransport : public Transport {
       const ChannelOptions& options) override {
     return shm_.Connect(self, endpoint, options);
   }
+  std::vector<std::string> EndpointsAt(const Place& place) override {
+    return shm_.EndpointsAt(place);
+  }
   std::shared_ptr<PayloadMemory> memory() override { return shm_.memory(); }
 
  private:

@@ -9,8 +9,12 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/sim/floors.h"
@@ -24,6 +28,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr size_t kLogLinesShown = 300;
@@ -80,6 +85,45 @@ TEST(FloorsTest, NamesWhatHappenedTooSeldom) {
   EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), IsEmpty());
   counts.finished = 299;
   EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(1));
+}
+
+// What BelowFloors() says of a count: "move.ordered.crashes", and 2.
+std::pair<std::string, int64_t> NameAndFloor(const std::string& sentence) {
+  const std::pair<std::string, std::string> sides =
+      absl::StrSplit(sentence, absl::MaxSplits(" is ", 1));
+  const std::vector<std::string> words = absl::StrSplit(sides.second, ' ');
+  int64_t floor = -1;
+  EXPECT_TRUE(absl::SimpleAtoi(words.back(), &floor)) << sentence;
+  return {sides.first, floor};
+}
+
+// Of each kind of runs: nothing is said once each count is above its floor, and
+// one that is not is named, alone.
+TEST(FloorsTest, HoldForEachKindOfRuns) {
+  for (int i = 0; i <= static_cast<int>(SeedRuns::kTakeOvers); ++i) {
+    SCOPED_TRACE(i);
+    const auto runs = static_cast<SeedRuns>(i);
+    std::map<std::string, int64_t> floors;
+    for (const std::string& sentence : BelowFloors(runs, RunCounts()))
+      floors.insert(NameAndFloor(sentence));
+    EXPECT_THAT(floors, Not(IsEmpty()));
+    RunCounts counts;
+    counts.Visit([&](const std::string& name, int64_t& count) {
+      if (const auto floor = floors.find(name); floor != floors.end())
+        count = floor->second + 1;
+    });
+    EXPECT_THAT(BelowFloors(runs, counts), IsEmpty());
+    for (const auto& [name, floor] : floors) {
+      RunCounts below = counts;
+      below.Visit([&, &name = name](const std::string& other, int64_t& count) {
+        count -= other == name ? 1 : 0;
+      });
+      EXPECT_THAT(
+          BelowFloors(runs, below),
+          ElementsAre(absl::StrCat(name, " is ", floor,
+                                   ", and has to be more than ", floor)));
+    }
+  }
 }
 
 TEST(FloorsTest, StandForEveryStep) {

@@ -16,9 +16,9 @@
 #include "gtest/gtest.h"
 #include "server/coordinator/state/etcd_client.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tools/cli/members/local_hosts.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/control.pb.h"
 #include "tests/support/processes.h"
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 namespace slackline {
 

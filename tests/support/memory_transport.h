@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/host_port.h"
 #include "common/mutex.h"
 #include "common/net/transport.h"
 
@@ -22,6 +24,9 @@ class MemoryTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
+  std::vector<std::string> EndpointsAt(const Place& place) override {
+    return {TcpEndpoint(place.host, place.port)};
+  }
 
   // Messages for `endpoint` go to `inbox` from now on, with those that have
   // waited for it. Returns the endpoint, with a number of its own if it ends in

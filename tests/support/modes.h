@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/status.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 
 namespace slackline {
 

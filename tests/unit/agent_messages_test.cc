@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/agent.pb.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/agent/agent_frames.h"
 #include "tools/cli/agent/changed_files.h"
 #include "tools/cli/agent/sent_files.h"

@@ -1,4 +1,4 @@
-#include "tools/cli/run/capacity.h"
+#include "tools/cli/members/capacity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "job/job_config.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::capacity_test {
 

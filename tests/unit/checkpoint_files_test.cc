@@ -30,7 +30,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::checkpoint_files_test {
 

@@ -6,19 +6,29 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/metrics/metric_table.h"
 #include "tests/support/modes.h"
 #include "tools/cli/experiment/results_table.h"
+#include "tools/cli/job/lost_run.h"
+#include "tools/cli/job/run_records.h"
 #include "tools/cli/job/status_table.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
-#include "tools/cli/run/run_records.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline::cli_files_test {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -174,6 +184,23 @@ TEST(RunRecordsTest, WhereThereAreNoneNothingIsSaid) {
   WriteFile(folder / "metrics.jsonl", "");
   EXPECT_EQ(PutRecordsOf(folder.string(), 0, &summary).records, 0);
   EXPECT_EQ(summary.ByteSizeLong(), 0);
+}
+
+TEST(LostRunTest, IsOneWithRecordsAndWithoutASummary) {
+  const fs::path folder = TestFolder();
+  EXPECT_EQ(LostRunText(folder.string()), "") << "it has not begun";
+  WriteFile(folder / "metrics.jsonl",
+            R"({"kind":"train","rank":0,"step":20,"seconds":1.0,"loss":2.0})");
+  EXPECT_THAT(LostRunText(folder.string()),
+              AllOf(HasSubstr("ended without a word"),
+                    HasSubstr("its records end at step 20, 1.0 s after the "
+                              "job began to run")));
+  EXPECT_THAT(LostRunAdvice(folder.string()),
+              AllOf(HasSubstr("it has no checkpoint"),
+                    HasSubstr("cluster.textproto --out "),
+                    HasSubstr(" --new-run` begins it anew")));
+  WriteFile(folder / "summary.json", "{}");
+  EXPECT_EQ(LostRunText(folder.string()), "") << "it has said how it ended";
 }
 
 TEST(SummaryTest, ManyRunsMakeOneTable) {
@@ -571,6 +598,71 @@ TEST(StatusTest, TellsWhatAServerHasOfCopies) {
   const std::string table = StatusTable(status, configured);
   EXPECT_THAT(table, HasSubstr("malformed  copies  to copies  held\n"));
   EXPECT_THAT(table, HasSubstr("        0       7    2.50 MB    11\n"));
+}
+
+// Each metric that has a column shows its own figure there, and the manual says
+// what it is.
+TEST(StatusTest, ShowsAndExplainsTheMetricsThatHaveAColumn) {
+  std::stringstream manual;
+  manual
+      << std::ifstream(SLACKLINE_SOURCE_DIR "/docs/manual/commands.md").rdbuf();
+  int value = 100;
+  const auto set = [&](absl::Span<const Metric> metrics,
+                       google::protobuf::Message* stats) {
+    std::vector<std::string> words;
+    for (const Metric& metric : metrics) {
+      const std::string title = metric.column.title;
+      if (title.empty()) continue;
+      EXPECT_THAT(manual.str(),
+                  AnyOf(HasSubstr(absl::StrCat("\n| ", title, " |")),
+                        HasSubstr(absl::StrCat("\n| ", title, " (a column)"))));
+      const google::protobuf::FieldDescriptor* const field =
+          stats->GetDescriptor()->FindFieldByNumber(metric.field);
+      const google::protobuf::Reflection& write = *stats->GetReflection();
+      ++value;
+      if (metric.kind == Metric::Kind::kHistogram) {
+        auto* const histogram =
+            static_cast<run::Histogram*>(write.MutableMessage(stats, field));
+        histogram->add_bin(1);
+        histogram->set_max(value);
+        words.push_back(absl::StrCat("0/0/", value));
+        continue;
+      }
+      switch (field->cpp_type()) {
+        case google::protobuf::FieldDescriptor::CPPTYPE_UINT64:
+          write.SetUInt64(stats, field, static_cast<uint64_t>(value));
+          break;
+        case google::protobuf::FieldDescriptor::CPPTYPE_INT64:
+          write.SetInt64(stats, field, value);
+          break;
+        default:
+          write.SetInt32(stats, field, value);
+      }
+      words.push_back(absl::StrCat(
+          value, metric.column.form == StatusColumn::Form::kBytes ? " B" : ""));
+    }
+    return words;
+  };
+  wire::StatusReply status = MakeStatus();
+  const std::vector<std::string> server =
+      set(ServerMetrics(), status.mutable_server(0));
+  const std::vector<std::string> worker =
+      set(WorkerMetrics(), status.mutable_worker(0));
+  Configured configured = LocalMembers(1, 2);
+  configured.replicas = 1;
+  const std::string table = StatusTable(status, configured);
+  const auto spaced = [](const std::vector<std::string>& words) {
+    return ContainsRegex(absl::StrJoin(words, " +"));
+  };
+  EXPECT_THAT(table, spaced(server));
+  EXPECT_THAT(table, spaced(worker));
+  EXPECT_THAT(table, spaced({"worker", "pid", "state", "heard", "clock", "loss",
+                             "examples/s", "waiting", "pushed", "pulled",
+                             "retries", "doing"}));
+  EXPECT_THAT(
+      table, spaced({"server", "pid", "state", "heard", "shards", "busy",
+                     "share", "queue", "pushes", "pulls", "parked", "staleness",
+                     "in", "out", "malformed", "copies", "to copies", "held"}));
 }
 
 TEST(StatusTest, JsonCountsTheCopies) {

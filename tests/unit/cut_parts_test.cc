@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/floats.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::cut_parts_test {
 

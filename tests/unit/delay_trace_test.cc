@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::delay_trace_test {
 

@@ -613,8 +613,8 @@ std::vector<Case> Cases() {
        "key from it); slackline keys init --key /h/key"},
       {"KeyThatCannotBeMade", [](Cluster& c) { c.key().clear_mode(); },
        "note: this machine: key: /h/key cannot be made (each run gets a key of "
-       "its own, and commands reach it by its folder); slackline keys init "
-       "--key FILE, and --key FILE"},
+       "its own, and commands reach it by its folder; one on Kubernetes needs "
+       "the file of a key); slackline keys init --key FILE, and --key FILE"},
       {"NoHome",
        [](Cluster& c) {
          c.key().clear_mode();
@@ -622,7 +622,9 @@ std::vector<Case> Cases() {
        },
        "note: this machine: key: this user has no home, where a key could be "
        "kept (each run gets a key of its own, and commands reach it by its "
-       "folder); slackline keys init --key FILE, and --key FILE"},
+       "folder; one on Kubernetes needs the file of a key); slackline keys "
+       "init "
+       "--key FILE, and --key FILE"},
       {"ZeroMqThatCannotEncrypt",
        [](Cluster& c) {
          c.at(2).set_curve_error("libzmq 4.2 cannot encrypt; insecure: true");

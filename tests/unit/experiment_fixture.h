@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/experiment/experiment_file.h"
 #include "tools/experiment/plan.h"
 

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/view.pb.h"
 #include "server/coordinator/run_files.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/run/failure.h"
 
 namespace slackline::failure_page_test {

@@ -23,7 +23,7 @@
 #include "server/coordinator/state/state_batch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::file_state_store_test {
 

@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/dataset_rows.h"
-#include "tests/unit/temp_folder.h"
 #include "worker/data/load_data.h"
 
 namespace slackline::libsvm_test {

@@ -1,4 +1,4 @@
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

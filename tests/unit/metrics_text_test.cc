@@ -25,6 +25,7 @@ TEST(MetricTableTest, HasEachFigureOnceAndNamesItAsPrometheusDoes) {
                         const google::protobuf::Message& stats) {
     std::set<int> fields;
     std::set<std::string> names;
+    std::set<std::string> titles;
     for (const Metric& metric : metrics) {
       SCOPED_TRACE(metric.name);
       EXPECT_TRUE(fields.insert(metric.field).second);
@@ -40,6 +41,12 @@ TEST(MetricTableTest, HasEachFigureOnceAndNamesItAsPrometheusDoes) {
                     metric.kind == Metric::Kind::kByPhase,
                 field->message_type() != nullptr);
       EXPECT_NE(std::string(metric.help).back(), '.');
+      const std::string title = metric.column.title;
+      if (title.empty()) continue;
+      EXPECT_TRUE(titles.insert(title).second);
+      EXPECT_NE(metric.kind, Metric::Kind::kByPhase);
+      EXPECT_EQ(metric.kind == Metric::Kind::kHistogram,
+                metric.column.form == StatusColumn::Form::kPercentiles);
     }
   };
   check(ServerMetrics(), run::ServerStats());

@@ -1,7 +1,7 @@
 // Goal: a mode keeps its parameters on its way through config and text, and one
 // that cannot be is named.
 // Method: each mode with values of its own.
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 
 #include <string>
 #include <vector>
@@ -31,6 +31,14 @@ TEST(ModeTest, TextIsWhatTheModeFlagTakes) {
                            "ssp:99999999999", "bsp:1"}) {
     EXPECT_FALSE(ModeFromText(text).has_value()) << text;
   }
+}
+
+TEST(ModeTest, OnlyBoundsMakeTheOthersWaitForTheSlowest) {
+  for (const char* const text : {"bsp", "ssp:3", "dssp:2:9", "allreduce"})
+    EXPECT_TRUE(RuleOf(ModeOf(text)).waits_for_slowest()) << text;
+  for (const char* const text : {"asp", "backup:4"})
+    EXPECT_FALSE(RuleOf(ModeOf(text)).waits_for_slowest()) << text;
+  EXPECT_FALSE(DelaysRule().waits_for_slowest());
 }
 
 TEST(ModeTest, ADefaultThatIsWrittenOutMakesNoDifference) {

@@ -15,7 +15,7 @@
 #include "common/checkpoint/part_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::part_writer_test {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/signals.h"
 
 namespace slackline::process_test {

@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "job/job_config.h"
 #include "tests/support/must.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/agent/changed_files.h"
 #include "tools/cli/display.h"
 #include "tools/cli/doctor/key_facts.h"
@@ -112,6 +112,35 @@ TEST_F(RunKeyTest, TheNextKeyAloneCountsOnceItsTimeHasCome) {
   Put(KeyOf(2));
   EXPECT_EQ(Must(key->Follow()), "the key of the job has been exchanged");
   EXPECT_NE(Must(ReadKeyFile(of_job)).secret(), first);
+}
+
+// A backup of the file, of before the exchange.
+TEST_F(RunKeyTest, TheKeyBeforeDoesNotComeBackOnceItsTimeIsOver) {
+  Put(KeyOf(1));
+  const std::unique_ptr<RunKey> key = Make();
+  const std::string of_job = folder_.File("job.key");
+  Put(Exchanged(1, 2, past_));
+  EXPECT_THAT(Must(key->Follow()), HasSubstr("is exchanged at "));
+  for (const keys::Key& old : {KeyOf(1), Exchanged(1, 3, future_)}) {
+    Put(old);
+    const absl::Status refused = key->Follow().status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(Must(key->Follow()), "") << "it is said once";
+    EXPECT_TRUE(Must(ReadKeyFile(of_job)).has_next());
+  }
+  Put(KeyOf(2));
+  EXPECT_EQ(Must(key->Follow()), "the key of the job has been exchanged");
+}
+
+// Until then the exchange can be taken back.
+TEST_F(RunKeyTest, AnExchangeToComeIsTakenBackWithTheKeyBefore) {
+  Put(KeyOf(1));
+  const std::unique_ptr<RunKey> key = Make();
+  Put(Exchanged(1, 2, future_));
+  EXPECT_THAT(Must(key->Follow()), HasSubstr("is exchanged at "));
+  Put(KeyOf(1));
+  EXPECT_EQ(Must(key->Follow()),
+            "the key of the job is not exchanged any more");
 }
 
 TEST_F(RunKeyTest, AFileThatStaysBrokenIsSaidOnce) {

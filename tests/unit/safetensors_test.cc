@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace slackline::safetensors_test {
 

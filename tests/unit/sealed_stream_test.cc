@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"

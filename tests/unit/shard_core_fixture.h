@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/message.h"
 #include "common/optim/optimizer.h"
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
 #include "tests/support/data_messages.h"

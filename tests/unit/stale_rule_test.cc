@@ -1,7 +1,7 @@
 // Goal: each rule for stale gradients is its published formula.
 // Method: small cases written out by hand; the numbers are chosen to be exact
 // in float where that is possible.
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>

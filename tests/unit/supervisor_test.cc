@@ -1,4 +1,4 @@
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/perfetto.pb.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tools/cli/job/perfetto_packets.h"
 #include "tools/cli/job/timeline_collection.h"
 #include "tools/cli/job/torch_profile.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/mode.pb.h"
 #include "tools/cli/command_output.h"

@@ -19,7 +19,7 @@
 #include "common/compress/gradient_compressor.h"
 #include "common/delays/delay_trace.h"
 #include "common/optim/gradient_bound.h"
-#include "common/optim/stale_rule.h"
+#include "common/optim/stale/stale_rule.h"
 #include "common/optim/update_rule.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/config/table_pattern.h"
+#include "common/config/block/table_pattern.h"
 
 namespace slackline {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "worker/collective/stream.h"
 
 namespace slackline {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 
 namespace slackline {
 

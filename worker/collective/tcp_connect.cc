@@ -20,7 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 #include "common/status.h"
 #include "worker/collective/handshake.h"
 #include "worker/collective/peer_watch.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/phases.h"
 
 namespace slackline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/phases.h"
 
 namespace slackline {

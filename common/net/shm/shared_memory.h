@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 
 namespace slackline {
 

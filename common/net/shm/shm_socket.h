@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/net/descriptor.h"
+#include "common/io/descriptor.h"
 
 namespace slackline {
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/net/zmq/key_check.h"
 #include "common/net/zmq/zmq_channel.h"

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <memory>
 
-#include "common/config/config_problems.h"
-#include "common/optim/stale_rule.h"
+#include "common/config/block/config_problems.h"
+#include "common/optim/stale/stale_rule.h"
 
 namespace slackline::optim {
 

@@ -9,6 +9,7 @@ class Asp : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kAsp; }
   PullNeeds NeedsOf(const sync::Mode&, Clock) const override { return {}; }
+  bool waits_for_slowest() const override { return false; }
 };
 
 }  // namespace

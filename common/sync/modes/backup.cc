@@ -42,6 +42,7 @@ class Backup : public ModeRule {
   }
   PullNeeds NeedsAfter(Clock from) const override { return {.complete = from}; }
   bool skips_ahead() const override { return true; }
+  bool waits_for_slowest() const override { return false; }
 };
 
 }  // namespace

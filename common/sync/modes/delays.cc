@@ -22,6 +22,7 @@ class Delays : public ModeRule {
     if (!why.empty()) problems->push_back({.field = "given", .why = why});
   }
   PullNeeds NeedsOf(const sync::Mode&, Clock) const override { return {}; }
+  bool waits_for_slowest() const override { return false; }
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/step_kind.h"
 #include "proto/mode.pb.h"
 
@@ -80,6 +80,11 @@ class ModeRule {
   // Steps by which the leading worker may exceed what NeedsOf() says, as long
   // as measured speeds make it wait less (DsspController).
   virtual int64_t extra_steps(const sync::Mode&) const { return 0; }
+
+  // A worker that is slower than the others holds them up: in each step, or
+  // once they lead it by the bound. Else they go on, with or without its
+  // gradients, or it is given by how much they wait.
+  virtual bool waits_for_slowest() const { return true; }
 
   // ---- At a worker.
   // A shard may be at a clock that this worker has not reached; the worker then

@@ -40,11 +40,11 @@
 #include "tools/cli/data/data_location.h"
 #include "tools/cli/doctor/host_examiner.h"
 #include "tools/cli/file_descriptor.h"
+#include "tools/cli/members/capacity.h"
+#include "tools/cli/members/local_hosts.h"
+#include "tools/cli/members/logs.h"
+#include "tools/cli/members/member_processes.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/capacity.h"
-#include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/logs.h"
-#include "tools/cli/run/member_processes.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 namespace slackline {
 namespace {

@@ -22,7 +22,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
-#include "common/config/bounds.h"
+#include "common/config/block/bounds.h"
 #include "common/config/shell_line.h"
 #include "common/io/safetensors.h"
 #include "common/process/exit_code.h"

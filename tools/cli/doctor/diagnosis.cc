@@ -362,7 +362,9 @@ class Diagnosis {
           key.file().empty()
               ? "this user has no home, where a key could be kept"
               : absl::StrCat(key.file(), " cannot be made"),
-          "each run gets a key of its own, and commands reach it by its folder",
+          "each run gets a key of its own, and commands reach it by its "
+          "folder; "
+          "one on Kubernetes needs the file of a key",
           "slackline keys init --key FILE, and --key FILE");
     }
   }

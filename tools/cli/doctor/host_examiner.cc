@@ -45,9 +45,9 @@
 #include "job/job_config.h"
 #include "tools/cli/doctor/key_facts.h"
 #include "tools/cli/file_descriptor.h"
+#include "tools/cli/members/capacity.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/capacity.h"
-#include "tools/cli/run/logs.h"
 #include "worker/data/data_files.h"
 
 namespace slackline {

@@ -14,7 +14,7 @@
 #include "common/health/health_place.h"
 #include "common/sync/sync_config.h"
 #include "tools/cli/doctor/diagnosis.h"
-#include "tools/cli/run/capacity.h"
+#include "tools/cli/members/capacity.h"
 
 namespace slackline {
 namespace {

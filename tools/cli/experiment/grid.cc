@@ -15,7 +15,7 @@
 #include "common/time/time_source.h"
 #include "common/version.h"
 #include "tools/cli/data/find_data.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/text.h"
 #include "tools/experiment/estimate.h"
 

@@ -11,8 +11,8 @@
 #include "tools/cli/display.h"
 #include "tools/cli/foreground.h"
 #include "tools/cli/installed.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/run/out_folder.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/experiment/replay_spec.h"
 
 namespace slackline {

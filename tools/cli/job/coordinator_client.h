@@ -15,7 +15,7 @@
 #include "common/keys/key_follower.h"
 #include "common/message.h"
 #include "common/net/poller.h"
-#include "common/net/process_transport.h"
+#include "common/net/process/process_transport.h"
 #include "common/net/transport.h"
 #include "proto/control.pb.h"
 #include "proto/run.pb.h"

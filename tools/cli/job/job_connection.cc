@@ -11,10 +11,11 @@
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "tools/cli/job/lost_run.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/launch/slurm_script.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 
@@ -64,16 +65,21 @@ std::string WaitsInSlurm(const std::string& config) {
 
 namespace {
 
-// "\n  tcp://..." for each address: what is there.
-std::string WhereItIsLookedFor(const std::vector<std::string>& endpoints) {
+// What is where the coordinator may be.
+struct Places {
+  std::string text;       // "\n  tcp://..." for each address.
+  bool is_nobody = true;  // All their hosts say that nobody listens there.
+};
+Places LookAt(const std::vector<std::string>& endpoints) {
   constexpr absl::Duration kLookMax = absl::Seconds(1);
-  std::string text;
+  Places places;
   for (const std::string& endpoint : endpoints) {
     std::string detail;
     const Reach reach = TryToReach(endpoint, kLookMax, &detail);
-    absl::StrAppend(&text, "\n  ", ReachText(reach, endpoint, detail));
+    places.is_nobody &= reach == Reach::kRefused;
+    absl::StrAppend(&places.text, "\n  ", ReachText(reach, endpoint, detail));
   }
-  return text;
+  return places;
 }
 
 // How the job is found by the folder of its run, of which this config is not:
@@ -113,6 +119,20 @@ std::string WhereLogsAre(const std::string& folder) {
                "where whoever started them has sent what they write to stderr";
 }
 
+// Why nobody answers for the run in this folder.
+std::string WhyNobodyOf(const std::string& folder, bool is_nobody) {
+  const std::string lost = is_nobody ? LostRunText(folder) : "";
+  if (lost.empty()) {
+    return absl::StrCat(folder,
+                        " has no summary.json: the job has not begun, or its "
+                        "processes were killed; ",
+                        WhereLogsAre(folder));
+  }
+  return absl::StrCat("unless its coordinator is being started again now, ",
+                      lost, "; ", LostRunAdvice(folder), "; ",
+                      WhereLogsAre(folder));
+}
+
 }  // namespace
 
 absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
@@ -136,16 +156,14 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   JobConnection job(options, *std::move(config), std::move(client));
   const absl::Status asked = job.Refresh();
   if (absl::IsDeadlineExceeded(asked)) {
+    const Places places = LookAt(CoordinatorEndpoints(job.config()));
     return absl::DeadlineExceededError(absl::StrCat(
         asked.message(),
         IsRunFolder(options.config)
-            ? absl::StrCat(
-                  ", and ", options.config,
-                  " has no summary.json: the job has not begun, or its "
-                  "processes were killed; ",
-                  WhereLogsAre(options.config))
+            ? absl::StrCat(", and ",
+                           WhyNobodyOf(options.config, places.is_nobody))
             : ByItsFolder(job.config().job()),
-        WhereItIsLookedFor(CoordinatorEndpoints(job.config()))));
+        places.text));
   }
   SL_RETURN_IF_ERROR(asked);
   return job;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/phases.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"

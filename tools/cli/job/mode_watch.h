@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "common/sync/mode.h"
+#include "common/sync/modes/mode.h"
 #include "proto/control.pb.h"
 
 namespace slackline {

@@ -17,9 +17,9 @@
 #include "tools/cli/command_output.h"
 #include "tools/cli/installed.h"
 #include "tools/cli/json.h"
+#include "tools/cli/members/local_hosts.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {

@@ -14,8 +14,8 @@
 #include "server/coordinator/failure_page.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/job/stacks.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

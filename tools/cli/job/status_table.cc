@@ -13,6 +13,7 @@
 #include "common/endpoint.h"
 #include "common/host_port.h"
 #include "common/metrics/histogram.h"
+#include "common/metrics/metric_table.h"
 #include "common/metrics/refusals.h"
 #include "common/metrics/step_phases.h"
 #include "common/some_names.h"
@@ -21,8 +22,8 @@
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
@@ -156,6 +157,44 @@ std::string PercentilesText(const run::Histogram& histogram) {
                       histogram.max());
 }
 
+// The metrics that have a column.
+std::vector<Metric> WithColumns(absl::Span<const Metric> metrics,
+                                bool with_copies = false) {
+  std::vector<Metric> shown;
+  for (const Metric& metric : metrics) {
+    if (metric.column.title[0] == '\0') continue;
+    if (with_copies || !metric.column.of_copies) shown.push_back(metric);
+  }
+  return shown;
+}
+
+void AddColumns(const std::vector<Metric>& metrics,
+                std::vector<Column>* columns) {
+  for (const Metric& metric : metrics)
+    columns->push_back({metric.column.title});
+}
+
+std::string CellText(const google::protobuf::Message& stats,
+                     const Metric& metric) {
+  switch (metric.column.form) {
+    case StatusColumn::Form::kNumber:
+      return absl::StrCat(static_cast<int64_t>(MetricValue(stats, metric)));
+    case StatusColumn::Form::kCount:
+      return CountText(MetricValue(stats, metric));
+    case StatusColumn::Form::kBytes:
+      return BytesText(MetricValue(stats, metric));
+    case StatusColumn::Form::kPercentiles:
+      return PercentilesText(MetricHistogram(stats, metric));
+  }
+  return "";
+}
+
+void AddCells(const google::protobuf::Message& stats,
+              const std::vector<Metric>& metrics,
+              std::vector<std::string>* row) {
+  for (const Metric& metric : metrics) row->push_back(CellText(stats, metric));
+}
+
 // Without the lines of absent members where these are many: the headline says
 // how many they are.
 template <typename Stats>
@@ -195,36 +234,30 @@ std::string MembersTable(
 
 std::string WorkersText(const wire::StatusReply& status,
                         const std::vector<WorkerLine>& lines, bool with_hosts) {
-  const auto cells = [](const WorkerLine& line) -> std::vector<std::string> {
+  const std::vector<Metric> metrics = WithColumns(WorkerMetrics());
+  const auto cells = [&](const WorkerLine& line) {
     const run::WorkerStats& worker = *line.stats;
     const double seconds = worker.compute_seconds() + worker.wait_seconds();
     const double examples = static_cast<double>(worker.examples());
-    return {absl::StrCat(worker.pid()),
-            worker.done() ? "done" : "alive",
-            HeardText(worker.heard_ms_ago()),
-            absl::StrCat(worker.clock()),
-            absl::StrFormat("%.4f", worker.train_loss()),
-            seconds > 0 ? CountText(examples / seconds) : "-",
-            seconds > 0 ? PercentText(worker.wait_seconds() / seconds, 0) : "-",
-            BytesText(static_cast<double>(worker.bytes_pushed())),
-            BytesText(static_cast<double>(worker.bytes_pulled())),
-            absl::StrCat(worker.retries()),
-            DoingText(worker)};
+    std::vector<std::string> row = {
+        absl::StrCat(worker.pid()),
+        worker.done() ? "done" : "alive",
+        HeardText(worker.heard_ms_ago()),
+        absl::StrCat(worker.clock()),
+        absl::StrFormat("%.4f", worker.train_loss()),
+        seconds > 0 ? CountText(examples / seconds) : "-",
+        seconds > 0 ? PercentText(worker.wait_seconds() / seconds, 0) : "-"};
+    AddCells(worker, metrics, &row);
+    row.push_back(DoingText(worker));
+    return row;
   };
+  std::vector<Column> columns = {
+      {"pid"},  {"state", /*left=*/true}, {"heard"},  {"clock"},
+      {"loss"}, {"examples/s"},           {"waiting"}};
+  AddColumns(metrics, &columns);
+  columns.push_back({"doing", /*left=*/true});
   return MembersTable<run::WorkerStats>("worker", status.view(), lines,
-                                        with_hosts,
-                                        {{"pid"},
-                                         {"state", /*left=*/true},
-                                         {"heard"},
-                                         {"clock"},
-                                         {"loss"},
-                                         {"examples/s"},
-                                         {"waiting"},
-                                         {"pushed"},
-                                         {"pulled"},
-                                         {"retries"},
-                                         {"doing", /*left=*/true}},
-                                        cells);
+                                        with_hosts, columns, cells);
 }
 
 // Where the time of each worker goes; empty: no steps are known yet.
@@ -260,7 +293,8 @@ bool IsDraining(const wire::View& view, int server) {
 std::string ServersText(const wire::StatusReply& status,
                         const std::vector<ServerLine>& lines, bool with_hosts,
                         bool with_copies) {
-  const auto cells = [&](const ServerLine& line) -> std::vector<std::string> {
+  const std::vector<Metric> metrics = WithColumns(ServerMetrics(), with_copies);
+  const auto cells = [&](const ServerLine& line) {
     const run::ServerStats& server = *line.stats;
     const ServerLoad load = LoadOf(status, server);
     std::vector<std::string> row = {
@@ -270,31 +304,15 @@ std::string ServersText(const wire::StatusReply& status,
         absl::StrCat(server.shards()),
         load.known ? PercentText(load.busiest, 0) : "-",
         load.known ? PercentText(load.share, 0) : "-",
-        load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
-        CountText(static_cast<double>(server.pushes())),
-        CountText(static_cast<double>(server.pulls())),
-        absl::StrCat(server.pulls_parked()),
-        PercentilesText(server.missed_clocks()),
-        BytesText(static_cast<double>(server.bytes_in())),
-        BytesText(static_cast<double>(server.bytes_out())),
-        absl::StrCat(server.malformed())};
-    if (!with_copies) return row;
-    row.push_back(absl::StrCat(server.copies()));
-    row.push_back(BytesText(static_cast<double>(server.bytes_to_followers())));
-    row.push_back(absl::StrCat(server.answers_held()));
+        load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-"};
+    AddCells(server, metrics, &row);
     return row;
   };
-  std::vector<Column> columns = {{"pid"},       {"state", /*left=*/true},
-                                 {"heard"},     {"shards"},
-                                 {"busy"},      {"share"},
-                                 {"queue"},     {"pushes"},
-                                 {"pulls"},     {"parked"},
-                                 {"staleness"}, {"in"},
-                                 {"out"},       {"malformed"}};
-  if (with_copies) {
-    for (const char* const title : {"copies", "to copies", "held"})
-      columns.push_back({title});
-  }
+  std::vector<Column> columns = {{"pid"},   {"state", /*left=*/true},
+                                 {"heard"}, {"shards"},
+                                 {"busy"},  {"share"},
+                                 {"queue"}};
+  AddColumns(metrics, &columns);
   return MembersTable<run::ServerStats>("server", status.view(), lines,
                                         with_hosts, columns, cells);
 }

@@ -11,8 +11,8 @@
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 namespace {

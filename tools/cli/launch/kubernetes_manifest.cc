@@ -21,7 +21,7 @@
 #include "common/status.h"
 #include "common/utf8.h"
 #include "tools/cli/launch/yaml_text.h"
-#include "tools/cli/run/member_launch.h"
+#include "tools/cli/members/member_launch.h"
 
 namespace slackline {
 namespace {

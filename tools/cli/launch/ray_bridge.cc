@@ -25,7 +25,7 @@
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/slurm_script.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 namespace slackline {
 namespace {

@@ -11,9 +11,9 @@
 #include "proto/cluster.pb.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/returning_hosts.h"
-#include "tools/cli/run/cluster.h"
-#include "tools/cli/run/logs.h"
-#include "tools/cli/run/member_launch.h"
+#include "tools/cli/members/cluster.h"
+#include "tools/cli/members/logs.h"
+#include "tools/cli/members/member_launch.h"
 
 namespace slackline {
 

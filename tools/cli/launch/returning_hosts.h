@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "proto/agent.pb.h"
 #include "tools/cli/launch/remote_hosts.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

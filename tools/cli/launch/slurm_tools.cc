@@ -16,8 +16,8 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/file_descriptor.h"
+#include "tools/cli/members/logs.h"
 #include "tools/cli/process.h"
-#include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {

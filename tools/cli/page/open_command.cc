@@ -25,10 +25,10 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/page/earlier_points.h"
 #include "tools/cli/page/job_orders.h"
 #include "tools/cli/page/page_state.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

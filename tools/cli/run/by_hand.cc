@@ -5,7 +5,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
 #include "common/process/member_environment.h"
-#include "tools/cli/run/member_launch.h"
+#include "tools/cli/members/member_launch.h"
 
 namespace slackline {
 namespace {

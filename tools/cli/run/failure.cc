@@ -6,7 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/process/join_request.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 namespace slackline {
 namespace {

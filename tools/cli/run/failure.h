@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/failure_page.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

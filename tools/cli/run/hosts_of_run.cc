@@ -11,8 +11,8 @@
 #include "common/config/cluster_config.h"
 #include "common/status.h"
 #include "tools/cli/launch/slurm_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 #include "tools/cli/run/given_config.h"
-#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 namespace {

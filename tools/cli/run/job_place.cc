@@ -21,10 +21,10 @@
 #include "tools/cli/launch/remote_cluster.h"
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/remote_shell.h"
-#include "tools/cli/run/capacity.h"
+#include "tools/cli/members/capacity.h"
+#include "tools/cli/members/local_hosts.h"
 #include "tools/cli/run/hosts_of_run.h"
 #include "tools/cli/run/local_cluster.h"
-#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 namespace {

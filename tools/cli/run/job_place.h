@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/display.h"
-#include "tools/cli/run/cluster.h"
-#include "tools/cli/run/member_launch.h"
+#include "tools/cli/members/cluster.h"
+#include "tools/cli/members/member_launch.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/signals.h"
 

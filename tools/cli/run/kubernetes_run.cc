@@ -18,9 +18,9 @@
 #include "job/job_config.h"
 #include "tools/cli/file_descriptor.h"
 #include "tools/cli/launch/kubernetes_manifest.h"
+#include "tools/cli/members/member_launch.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/job_text.h"
-#include "tools/cli/run/member_launch.h"
 #include "tools/cli/run/out_folder.h"
 
 namespace slackline {

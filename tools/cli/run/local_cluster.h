@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/cli/run/cluster.h"
-#include "tools/cli/run/logs.h"
-#include "tools/cli/run/member_launch.h"
-#include "tools/cli/run/member_processes.h"
+#include "tools/cli/members/cluster.h"
+#include "tools/cli/members/logs.h"
+#include "tools/cli/members/member_launch.h"
+#include "tools/cli/members/member_processes.h"
 
 namespace slackline {
 

@@ -19,7 +19,7 @@
 #include "server/coordinator/run_files.h"
 #include "tools/cli/job/reach.h"
 #include "tools/cli/launch/slurm_script.h"
-#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/members/local_hosts.h"
 
 namespace slackline {
 

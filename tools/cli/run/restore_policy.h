@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proto/view.pb.h"
-#include "tools/cli/run/supervisor.h"
+#include "tools/cli/members/supervisor.h"
 
 namespace slackline {
 

@@ -20,12 +20,13 @@
 #include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/display.h"
+#include "tools/cli/job/lost_run.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/run_records.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
-#include "tools/cli/run/run_records.h"
 #include "tools/cli/run/slurm_run.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/experiment/replay_spec.h"
 
 namespace slackline {
@@ -198,9 +199,11 @@ absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
   }
   if (options->new_run || (*found)->checkpoints.empty())
     return absl::OkStatus();
-  display->Print(absl::StrCat("the run in ", out,
-                              " has not finished, and goes on from its last "
-                              "checkpoint (--new-run begins anew)"));
+  const std::string lost = LostRunText(out);
+  display->Print(absl::StrCat(
+      lost.empty() ? absl::StrCat("the run in ", out, " has not finished")
+                   : lost,
+      ", and goes on from its last checkpoint (--new-run begins anew)"));
   options->resume = (*found)->checkpoints;
   options->best = false;
   return absl::OkStatus();

@@ -18,11 +18,11 @@
 #include "server/coordinator/run_files.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/run_records.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/restorer.h"
-#include "tools/cli/run/run_records.h"
 #include "tools/cli/run/running_job.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 namespace {

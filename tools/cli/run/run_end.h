@@ -9,11 +9,11 @@
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 #include "tools/cli/display.h"
+#include "tools/cli/members/supervisor.h"
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/restorer.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/running_job.h"
-#include "tools/cli/run/supervisor.h"
 
 namespace slackline {
 

@@ -99,9 +99,18 @@ absl::StatusOr<std::string> RunKey::Follow() {
   const auto taken = [&]() -> absl::StatusOr<keys::Key> {
     SL_RETURN_IF_ERROR(key.status());
     SL_ASSIGN_OR_RETURN(keys::Key job, JobKeyOf(*key, job_, name));
-    if (job.secret() == held_.secret() ||
-        (held_.has_next() && job.secret() == held_.next().secret())) {
-      return job;
+    const absl::Time next_from = absl::FromUnixSeconds(held_.next_from());
+    const bool is_next =
+        held_.has_next() && job.secret() == held_.next().secret();
+    if (is_next || KeyText(job) == KeyText(held_)) return job;
+    if (job.secret() == held_.secret()) {
+      if (!held_.has_next() || absl::Now() < next_from) return job;
+      return absl::FailedPreconditionError(absl::StrCat(
+          name, " has the key that the job had until ",
+          absl::FormatTime("%H:%M:%S", next_from, absl::LocalTimeZone()),
+          ", perhaps from a backup; the job keeps the one that it has been "
+          "exchanged for: put that one back, with which `slackline keys "
+          "rotate` has replaced it"));
     }
     return absl::FailedPreconditionError(absl::StrCat(
         name,

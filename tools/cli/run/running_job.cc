@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/status.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/members/logs.h"
 
 namespace slackline {
 namespace {

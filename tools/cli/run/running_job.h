@@ -15,11 +15,11 @@
 #include "tools/cli/display.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
-#include "tools/cli/run/cluster.h"
+#include "tools/cli/members/cluster.h"
+#include "tools/cli/members/supervisor.h"
 #include "tools/cli/run/failure.h"
 #include "tools/cli/run/run.h"
 #include "tools/cli/run/run_key.h"
-#include "tools/cli/run/supervisor.h"
 #include "tools/cli/run/timeline_of_run.h"
 #include "tools/cli/signals.h"
 

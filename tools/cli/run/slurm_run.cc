@@ -21,11 +21,11 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/launch/slurm_follower.h"
 #include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/launch/slurm_tools.h"
 #include "tools/cli/run/live_progress.h"
-#include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

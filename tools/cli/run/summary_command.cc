@@ -5,8 +5,8 @@
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "tools/cli/command_output.h"
+#include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
-#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 namespace {
