@@ -31,7 +31,7 @@ std::optional<Session::Task> Session::Life::Next() {
         step.has_value()
             ? absl::StrCat("step ", step->clock, " was not finished")
             : "the trained model was not evaluated"));
-    step.reset();
+    CloseStep();
     concluding = false;
   }
   while (true) {
@@ -44,16 +44,14 @@ std::optional<Session::Task> Session::Life::Next() {
     }
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
-    if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
     SayAsked();
-    std::unique_ptr<const WorkerCore::Action> action =
-        held != nullptr ? std::move(held) : loop.Next();
+    std::unique_ptr<const WorkerCore::Action> action = loop.Next();
     if (action == nullptr) return std::nullopt;
     if (!std::exchange(session.begun_, true)) {
       std::optional<Task> first;
       if (const absl::Status begun = BeginWithOwn(&first); !begun.ok())
         session.StopJob(begun);
-      held = std::move(action);
+      loop.PutBack(std::move(action));
       if (first.has_value()) return first;
       continue;
     }
@@ -251,7 +249,7 @@ absl::Status Session::Life::FinishStep(std::optional<double> loss) {
                      more > 0 ? absl::StrCat(" and ", more, " more") : ""));
   }
   const OpenStep done = *std::move(step);
-  step.reset();
+  CloseStep();
   const absl::Time computed_at = loop.Now();
   report.time().Computed(computed_at);
   last_compute = computed_at - done.computing - done.waited;
@@ -314,41 +312,30 @@ absl::StatusOr<Session::Gathered> Session::Life::Gather(const GatherCall& call,
     loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
       core.OnProgress(now);
     });
-    if (const absl::Status done = FollowGroup(); !done.ok()) session.Fail(done);
+    if (const absl::Status done = ActAtGather(); !done.ok()) session.Fail(done);
   }
 }
 
-// The others may wait for this worker in a new group before they come to where
-// it waits for them. A step that is open in the old one is lost: the program
-// goes on with it for nothing, and Next() hands it out again.
-absl::Status Session::Life::FollowGroup() {
-  while (loop.ending().ok()) {
-    const bool in_group =
-        step.has_value()
-            ? step->by_all_reduce
-            : held != nullptr &&
-                  std::holds_alternative<WorkerCore::Reduce>(*held);
-    absl::Status lost;
-    loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-      lost = core.WhyStepIsLost();
-    });
-    if (in_group && !lost.ok()) {
+absl::Status Session::Life::ActAtGather() {
+  while (true) {
+    const ActionLine::AtGather next = loop.NextAtGather();
+    if (!next.lost.ok()) {
       step.reset();
-      held = nullptr;
-      GroupLost(lost);
+      GroupLost(next.lost);
+    } else if (next.action != nullptr) {
+      std::optional<Task> none;
+      SL_RETURN_IF_ERROR(
+          std::visit([&](const auto& what) { return Perform(what, &none); },
+                     *next.action));
+    } else {
+      return absl::OkStatus();
     }
-    if (step.has_value() || held != nullptr) return absl::OkStatus();
-    std::unique_ptr<const WorkerCore::Action> action = loop.TryNext();
-    if (action == nullptr) return absl::OkStatus();
-    if (WorkerCore::NeedsProgram(*action)) {
-      held = std::move(action);
-      continue;
-    }
-    std::optional<Task> none;
-    SL_RETURN_IF_ERROR(std::visit(
-        [&](const auto& what) { return Perform(what, &none); }, *action));
   }
-  return absl::OkStatus();
+}
+
+void Session::Life::CloseStep() {
+  step.reset();
+  loop.OnStepOver();
 }
 
 absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {

@@ -101,7 +101,8 @@ struct Session::Life {
                                   const Payload& payload,
                                   absl::Time give_up_at);
   absl::StatusOr<std::vector<TableState>> OptimizerState();
-  absl::Status FollowGroup();
+  // Performs, while the program stands at a gather, what goes on meanwhile.
+  absl::Status ActAtGather();
   void Save();
 
   // What comes back, if it is not OK, is the worker's failure. `*task` is set
@@ -148,6 +149,7 @@ struct Session::Life {
   // not done by this worker.
   void ReachedClock(Clock reached);
   void StepDone(Clock done, int64_t examples, std::optional<double> loss);
+  void CloseStep();
   absl::Status MakeReplica();
   void GroupLost(const absl::Status& why);
   ServerSumsOptions SumsOptions(uint64_t group_of_sums) const;
@@ -175,9 +177,6 @@ struct Session::Life {
   // By all-reduce; the replica also until the servers have all of its state.
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
-  // To be performed by Next(): a collective has met it, or the program has
-  // something to do before it.
-  std::unique_ptr<const WorkerCore::Action> held;
   std::thread retired;  // Ends with the end of the group before.
   // Of the step that the replica has gradients of.
   std::optional<double> reducing_loss;
