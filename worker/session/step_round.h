@@ -1,6 +1,7 @@
 // StepRound: where the gradients of a session's step go, and how the step ends.
-// One class for each StepKind (common/sync/modes/step_kind.h); nothing else in
-// the session asks which kind a step is.
+// There is at least one class for each StepKind
+// (common/sync/modes/step_kind.h); nothing else in the session asks which kind
+// a step is.
 //
 // Of a step: Add() or Skip() once for each table, then Finish(). The trainer
 // thread is its only one.
