@@ -218,7 +218,10 @@ NB_MODULE(_core, m) {
   nb::class_<Session::Step>(m, "Step")
       .def_ro("clock", &Session::Step::clock)
       .def_ro("by_table", &Session::Step::by_table)
-      .def_ro("by_all_reduce", &Session::Step::by_all_reduce)
+      .def_ro("keeps_model", &Session::Step::keeps_model)
+      .def_prop_ro(
+          "is_done_together",
+          [](const Session::Step& step) { return IsDoneTogether(step.kind); })
       // Epoch and places [begin, end) in its order; None without elastic
       // sampling.
       .def_prop_ro("examples",

@@ -215,8 +215,7 @@ std::optional<Session::Task> Worker::Next() {
   }
   if (task.has_value()) {
     const auto* const step = std::get_if<Session::Step>(&*task);
-    on_device_ = step != nullptr && step->on_device;
-    by_all_reduce_ = step != nullptr && step->by_all_reduce;
+    step_ = step != nullptr ? *step : Session::Step();
   }
   released_->Drop();
   if (!task.has_value()) ThrowIfBad(open.ending());
@@ -252,7 +251,7 @@ absl::Status Worker::HandOver(int table, TensorArray gradient,
                      " is on another device than the parameter"));
   }
   Released::Holder holder(released_, std::move(gradient));
-  if (gpu != nullptr && !on_device_) {
+  if (gpu != nullptr && !step_.on_device) {
     SL_RETURN_IF_ERROR(gpu->StartCopy(
         {.table = table,
          .values = data,
@@ -300,7 +299,8 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
     const std::optional<ParameterMemory::Gpu> gpu = parameters_->memory().gpu();
     absl::Status done;
     for (size_t i = 0; i < gradients.size() && done.ok(); ++i) {
-      const size_t table = by_all_reduce_ ? gradients.size() - 1 - i : i;
+      const size_t table =
+          step_.last_table_first ? gradients.size() - 1 - i : i;
       if (!gradients[table].has_value()) continue;
       done = HandOver(static_cast<int>(table), *std::move(gradients[table]),
                       options[table], gpu.has_value() ? gpu->stream : nullptr);
@@ -308,7 +308,7 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
     }
     for (size_t i = 0; i < skipped.size() && done.ok(); ++i)
       done = open.SkipTable(skipped[i]);
-    if (done.ok() && gpu.has_value() && !on_device_)
+    if (done.ok() && gpu.has_value() && !step_.on_device)
       done = PushCopied(/*wait=*/true);
     if (done.ok()) done = open.FinishStep(std::nullopt);
     done = FailUnlessOk(std::move(done));

@@ -94,10 +94,9 @@ class Worker {
   void Gradient(int table, TensorArray gradient, const StepOptions& options,
                 CUstream_st* stream);
   // Gradients of all tables that have none yet, then the end of the step,
-  // without the GIL. By all-reduce the last table comes first, as in backward;
-  // over servers the first one, whose new values forward needs first. On a GPU
-  // the computation's stream makes them. False if the step is lost, as Next()
-  // will tell.
+  // without the GIL, in the order that the step likes best. On a GPU the
+  // computation's stream makes them. False if the step is lost, as Next() will
+  // tell.
   // `skipped`: tables whose optimizer does nothing in this step
   // (Session::SkipTable()); they have no gradient.
   bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
@@ -176,9 +175,7 @@ class Worker {
   mutable Mutex mutex_;
   std::unique_ptr<ProcessTransport> transports_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectedSession> connected_;
-  // Of the open step: gradients stay on the GPU.
-  bool on_device_ = false;
-  bool by_all_reduce_ = false;
+  Session::Step step_;  // The last one.
   // Of gradients on their way to the host, by table.
   std::map<int, StepOptions> options_;
   // From the first collective before Open() on.

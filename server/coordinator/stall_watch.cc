@@ -166,7 +166,7 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
       worker.trained = report->second.trained;
       if (worker.trained && progress.activity() == Progress::WORKING) {
         worker.limit = options_.finish_timeout;
-        worker.delays_end = !member.done();
+        worker.delays_end = true;
       }
     }
     // Who has just joined says no clock yet; nobody is behind the phase that

@@ -15,7 +15,8 @@
 // done its last step, and whose program does something else before it leaves,
 // is in nobody's way but of those who are done: it has as long as the chief has
 // to write the model. Once all have done their last step, that holds for each
-// of them, whether anybody waits or not: the end of the job does.
+// of them, and for the chief that writes it, whether anybody waits or not: the
+// end of the job does.
 //
 // Time counts from what a worker says when its heartbeat arrives, and never
 // from before the coordinator itself stood still last: what is read then is
@@ -100,8 +101,8 @@ class StallWatch {
     // delays are given.
     bool needs_all = false;
     bool trained = false;
-    // Its program is at work after its last step, and so is, or is done, that
-    // of every other worker.
+    // Its program is at work after its last step, or it is the chief that
+    // writes the model, and every other worker is as far or done.
     bool delays_end = false;
     int32_t server = -1;
     absl::Duration still;  // Without progress, as far as that is known.

@@ -34,43 +34,19 @@ void Shard::Install(Version version, const Payload& values,
   store_->Install(values, slots);
 }
 
-void Shard::Apply(const Optimizer& optimizer,
-                  absl::Span<const Payload> gradients, float scale,
-                  const StepNumbers& numbers, PayloadMemory& memory,
-                  Payload* sum) {
+void Shard::ApplyMean(const Optimizer& optimizer, const Mean& mean,
+                      StepNumbers numbers, PayloadMemory& memory,
+                      Payload* sum) {
+  const double count = mean.count;
+  numbers.learning_rate = numbers.learning_rate * count / mean.workers;
   store_->Apply({.optimizer = optimizer,
-                 .gradients = gradients,
-                 .scale = scale,
+                 .gradients = mean.parts,
+                 .scale = 1.0f / static_cast<float>(count),
                  .numbers = numbers,
                  .count = static_cast<int64_t>(version_) + 1,
                  .memory = memory,
                  .sum = sum});
   ++version_;
-}
-
-namespace {
-void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> parts, double count, int workers,
-               StepNumbers numbers, PayloadMemory& memory, Payload* sum) {
-  numbers.learning_rate = numbers.learning_rate * count / workers;
-  shard.Apply(optimizer, parts, 1.0f / static_cast<float>(count), numbers,
-              memory, sum);
-}
-}  // namespace
-
-void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers,
-               const StepNumbers& numbers, PayloadMemory& memory,
-               Payload* sum) {
-  ApplyMean(shard, optimizer, gradients, static_cast<double>(gradients.size()),
-            workers, numbers, memory, sum);
-}
-
-void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, const StepNumbers& numbers,
-                    PayloadMemory& memory) {
-  ApplyMean(shard, optimizer, absl::MakeConstSpan(&sum, 1), workers, workers,
-            numbers, memory, nullptr);
 }
 
 }  // namespace slackline

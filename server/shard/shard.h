@@ -52,32 +52,27 @@ class Shard {
   void Install(Version version, const Payload& values,
                absl::Span<const Payload> slots);
 
-  // One update from the sum of `gradients`, in their order, times `scale`; they
-  // were checked. `memory` is what a next version is in, and the sum, which is
-  // also returned in `*sum` if that is not null.
-  void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
-             float scale, const StepNumbers& numbers, PayloadMemory& memory,
-             Payload* sum = nullptr);
+  // Gradients of some of the `workers`, which were checked: each of `parts` is
+  // one, or the only one is the sum of `count`, which gives the same bits.
+  struct Mean {
+    absl::Span<const Payload> parts;
+    int count = 0;
+    int workers = 0;
+  };
+  // One update from their mean, summed in the order of `parts`, and of the rate
+  // of `numbers` the part of these workers. So one clock of all workers moves
+  // the model by the same amount in every mode, and the optimizer's state,
+  // which is made of gradients, has the same size in every mode and is of use
+  // after the mode has changed. `memory` is what a next version is in, and the
+  // sum, which is also returned in `*sum` if that is not null.
+  void ApplyMean(const Optimizer& optimizer, const Mean& mean,
+                 StepNumbers numbers, PayloadMemory& memory,
+                 Payload* sum = nullptr);
 
  private:
   ShardRange range_;
   Version version_ = 0;
   std::unique_ptr<ShardStore> store_;
 };
-
-// One update from the gradients of some of the `workers`: their mean, and of
-// the rate of `numbers` the part of these workers. So one clock of all workers
-// moves the model by the same amount in every mode, and the optimizer's state,
-// which is made of gradients, has the same size in every mode and is of use
-// after the mode has changed.
-void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers,
-               const StepNumbers& numbers, PayloadMemory& memory,
-               Payload* sum = nullptr);
-// The same bits as ApplyMean() of the gradients of all the workers, from their
-// sum.
-void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, const StepNumbers& numbers,
-                    PayloadMemory& memory);
 
 }  // namespace slackline

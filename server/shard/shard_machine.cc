@@ -192,9 +192,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   complete_clock_ = complete;
   for (const double rms : record.rms) running_rms_.Add(rms);
   const auto workers = static_cast<int>(record.who.size());
-  ApplyMeanOfSum(shard_, rule_->optimizer, record.sum, workers,
-                 rule_->NumbersAt(record.clock, record.options),
-                 options.memory);
+  shard_.ApplyMean(rule_->optimizer,
+                   {.parts = absl::MakeConstSpan(&record.sum, 1),
+                    .count = workers,
+                    .workers = workers},
+                   rule_->NumbersAt(record.clock, record.options),
+                   options.memory);
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
                              .ranks = std::move(ranks),
@@ -347,9 +350,12 @@ void ShardMachine::Update(absl::Span<const Payload> gradients,
   for (const Payload& gradient : gradients) bytes += gradient.size();
   Payload sum;
   const bool wants_sum = options.sums && gradients.size() > 1;
-  ApplyMean(shard_, rule_->optimizer, gradients, workers,
-            rule_->NumbersAt(clock, step), options.memory,
-            wants_sum ? &sum : nullptr);
+  shard_.ApplyMean(rule_->optimizer,
+                   {.parts = gradients,
+                    .count = static_cast<int>(gradients.size()),
+                    .workers = workers},
+                   rule_->NumbersAt(clock, step), options.memory,
+                   wants_sum ? &sum : nullptr);
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),

@@ -232,7 +232,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
         Take(step->parameters->Of(TableId{static_cast<int32_t>(table)}));
       }
     }
-    actions_.push_back(std::move(action));
+    actions_.Add(std::move(action));
   }
   for (const ClientCore::TableValues& values : effects->tables) Take(values);
   if (effects->state != nullptr) OnState(effects->state);
@@ -324,22 +324,16 @@ void SimWorker::Work() {
     });
   }
   while (alive() && !busy_ && !actions_.empty()) {
-    if (gathering_ && WorkerCore::NeedsProgram(actions_.front())) {
-      if (core_.WhyStepIsLost().ok() ||
-          !std::holds_alternative<WorkerCore::Reduce>(actions_.front()))
-        break;
-      actions_.pop_front();
-      LoseGroup();
-      continue;
-    }
     if (!gathering_ && AsksState()) {
       busy_ = true;
       AskState();
       break;
     }
     BeginProgram();
-    const WorkerCore::Action action = std::move(actions_.front());
-    actions_.pop_front();
+    const std::unique_ptr<const WorkerCore::Action> next =
+        gathering_ ? NextAtGather() : actions_.Take();
+    if (next == nullptr) break;
+    const WorkerCore::Action action = *next;
     // The trainer and the communication are threads: things come in between.
     if (context_->scenario.modes.changes &&
         !std::holds_alternative<WorkerCore::KeepProgram>(action) &&
@@ -371,7 +365,7 @@ bool SimWorker::GathersFirst(Clock clock, std::function<void()> next) {
 void SimWorker::LeaveStep() {
   if (!alive() || !script_step_.has_value()) return;
   const Clock after = *std::exchange(script_step_, std::nullopt) + 1;
-  in_group_step_ = false;
+  actions_.OnStepOver();
   // Not after the last step: others may have left the job by then.
   if (after < context_->scenario.steps && context_->scenario.GathersAt(-after))
     Gather(PlaceAfterSteps(after), [this] { Work(); });
@@ -417,25 +411,34 @@ void SimWorker::WaitForGather() {
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnProgress(now);
   });
-  FollowGroup();
+  if (script_step_.has_value()) LoseStep(actions_.NextAtGather(core_).lost);
+  Work();
   if (!alive()) return;
   machine_->After(absl::Milliseconds(200),
                   lifetime_.Guard([this] { WaitForGather(); }));
 }
 
-void SimWorker::FollowGroup() {
-  if (in_group_step_ && !core_.WhyStepIsLost().ok()) {
+std::unique_ptr<const WorkerCore::Action> SimWorker::NextAtGather() {
+  while (alive()) {
+    ActionLine::AtGather next = actions_.NextAtGather(core_);
+    if (next.lost.ok()) return std::move(next.action);
+    LoseStep(next.lost);
+  }
+  return nullptr;
+}
+
+void SimWorker::LoseStep(const absl::Status& why) {
+  if (why.ok()) return;
+  if (script_step_.has_value()) {
     ++counts_.steps_lost;
-    in_group_step_ = false;
     script_step_.reset();
     after_gather_ = [this] {
       gathered_ = -1;  // The step comes again, with its collective.
       Work();
     };
     busy_ = false;
-    LoseGroup();
   }
-  Work();
+  LoseGroup();
 }
 
 void SimWorker::OnGathered(const MemberCore::CallResult& answer) {
@@ -588,7 +591,6 @@ void SimWorker::StartStep(const WorkerCore::Compute& step) {
                     lifetime_.Guard([this, step] { StartStep(step); }));
     return;
   }
-  in_group_step_ = false;
   script_step_ = step.clock;
   if (GathersFirst(step.clock, [this, step] { StartStep(step); })) return;
   context_->checker.OnStepBegun(rank_, incarnation(), step.clock,
@@ -948,7 +950,6 @@ void SimWorker::StartReduce(Clock clock) {
                     }));
     return;
   }
-  in_group_step_ = true;
   script_step_ = clock;
   if (GathersFirst(clock, [this, clock] { StartReduce(clock); })) return;
   context_->checker.OnStepBegun(rank_, incarnation(), clock,

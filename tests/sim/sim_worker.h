@@ -3,7 +3,6 @@
 // started again is another one. Decides nothing about the job.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "tests/sim/sim_context.h"
 #include "tests/sim/sim_link_trial.h"
 #include "tests/sim/sim_replica.h"
+#include "worker/core/action_line.h"
 #include "worker/core/worker_core.h"
 
 namespace slackline::sim {
@@ -111,8 +111,11 @@ class SimWorker {
   void WorkAfterLast();
   void Gather(uint64_t place, std::function<void()> next);
   void WaitForGather();
-  // The others may wait for it in a new group meanwhile.
-  void FollowGroup();
+  // The script stands at a collective: what is to be performed meanwhile, if
+  // there is something.
+  std::unique_ptr<const WorkerCore::Action> NextAtGather();
+  // If its step cannot end: drops it with the group.
+  void LoseStep(const absl::Status& why);
   void OnGathered(const MemberCore::CallResult& answer);
   // A script that wants the state of the optimizer stands still meanwhile.
   bool AsksState();
@@ -183,7 +186,7 @@ class SimWorker {
   Plant plant_ = Plant::kNone;
   bool attached_ = false;  // The data peer.
   bool started_ = false;   // Its start clock is known.
-  std::deque<WorkerCore::Action> actions_;
+  ActionLine actions_;
   bool busy_ = false;
   bool after_last_at_work_ = false;
   bool working_ = false;
@@ -200,7 +203,6 @@ class SimWorker {
   uint64_t gather_place_ = 0;
   std::function<void()> after_gather_;
   std::optional<Clock> script_step_;  // That the script is in.
-  bool in_group_step_ = false;  // The collective is in a step by all-reduce.
   Rng asking_;
   bool has_stepped_ = false;  // Over servers.
   bool asks_ = false;

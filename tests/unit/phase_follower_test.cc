@@ -40,11 +40,10 @@ std::string Text(const PhaseFollower::Decision& decision) {
   std::vector<std::string> parts;
   for (const wire::Call& call : decision.calls) parts.push_back(CallText(call));
   switch (decision.what) {
-    case Do::kStepOverServers:
-      parts.push_back("step over servers");
-      break;
-    case Do::kStepByAllReduce:
-      parts.push_back("step by all-reduce");
+    case Do::kStep:
+      parts.push_back(decision.step == StepKind::kOverServers
+                          ? "step over servers"
+                          : "step by all-reduce");
       break;
     case Do::kWait:
       parts.push_back(absl::StrCat("wait for ", decision.waiting_for));

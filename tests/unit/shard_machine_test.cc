@@ -267,14 +267,17 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
       }
       gradients.push_back(frame.Slice(offset, range.bytes()));
     }
-    ApplyMean(of_each, optimizer, gradients, workers, {.learning_rate = 0.3},
-              heap);
+    const Shard::Mean of_parts = {
+        .parts = gradients, .count = workers, .workers = workers};
+    of_each.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap);
     Payload sum;
-    ApplyMean(adding, optimizer, gradients, workers, {.learning_rate = 0.3},
-              heap, &sum);
+    adding.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap, &sum);
     ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
-    ApplyMeanOfSum(of_sum, optimizer, sum, workers, {.learning_rate = 0.3},
-                   heap);
+    of_sum.ApplyMean(optimizer,
+                     {.parts = absl::MakeConstSpan(&sum, 1),
+                      .count = workers,
+                      .workers = workers},
+                     {.learning_rate = 0.3}, heap);
     for (const Shard* const other : {&of_sum, &adding}) {
       ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
       for (size_t i = 0; i < of_each.slots().size(); ++i)

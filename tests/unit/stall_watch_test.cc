@@ -386,6 +386,21 @@ TEST_F(StallWatchTest, TheChiefHasTheTimeThatItTakesToSaveTheModel) {
   EXPECT_THAT(Pass(absl::Seconds(599)), IsEmpty());
 }
 
+// Whoever is left is the chief, and nobody but the user waits for it.
+TEST_F(StallWatchTest, AChiefThatIsAloneHasThatTimeToo) {
+  view_.mutable_worker()->DeleteSubrange(1, 3);
+  says_.resize(1);
+  SetDone(0);
+  Says(0, Progress::WORKING, 100);
+  EXPECT_THAT(Pass(absl::Seconds(599)), IsEmpty());
+  EXPECT_THAT(findings_.held_up,
+              ElementsAre("worker 0 is at its own work, at clock 100, without "
+                          "progress for 598 s; it is removed after 600 s"));
+  EXPECT_THAT(Pass(absl::Seconds(5)), ElementsAre(0));
+  EXPECT_THAT(findings_.remove[0].why_removed,
+              HasSubstr("because it held up the end of the job: without"));
+}
+
 TEST_F(StallWatchTest, AProgramAfterItsLastStepHasAsLongAsTheChief) {
   for (const char* const mode : {"asp", "allreduce"}) {
     SetMode(mode);

@@ -353,9 +353,12 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   PayloadMemory heap;
   const int workers =
       mean ? static_cast<int>(gradients.size()) : update.workers;
-  ApplyMean(shard, update_rule_.optimizer, gradients, workers,
-            update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
-            heap);
+  shard.ApplyMean(
+      update_rule_.optimizer,
+      {.parts = gradients,
+       .count = static_cast<int>(gradients.size()),
+       .workers = workers},
+      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}), heap);
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

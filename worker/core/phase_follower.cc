@@ -79,13 +79,8 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     entered_ = from;
     decision.calls.emplace_back().mutable_entered()->set_from(from);
   }
-  switch (StepAt(proto, clock)) {
-    case StepKind::kOverServers:
-      return decide(Do::kStepOverServers);
-    case StepKind::kAllReduce:
-      return decide(Do::kStepByAllReduce);
-  }
-  return decision;
+  decision.step = StepAt(proto, clock);
+  return decide(Do::kStep);
 }
 
 Clock PhaseFollower::SkipLimit(const View& view, Clock clock) const {

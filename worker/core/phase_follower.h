@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/sync/modes/step_kind.h"
 #include "common/view/shard_map.h"
 #include "proto/control.pb.h"
 
@@ -20,8 +21,7 @@ class PhaseFollower {
     Rank rank{};
   };
   enum class Do {
-    kStepOverServers,  // Pull for the clock, compute, push.
-    kStepByAllReduce,
+    kStep,       // Of the clock; see Decision::step.
     kWait,       // For another view than this one; see Decision::waiting_for.
     kTakeState,  // PullState() at the clock, then TookState().
     kConnect,    // As the view's group, then Connected().
@@ -33,6 +33,7 @@ class PhaseFollower {
   };
   struct Decision {
     Do what{};
+    StepKind step{};
     std::string waiting_for;  // Completes "waits for ...".
     // For the coordinator; send them first. The caller may add its figures to
     // an Entered.

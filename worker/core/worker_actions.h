@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/sync/modes/step_kind.h"
 #include "common/view/shard_map.h"
 #include "worker/client/client_core.h"
 #include "worker/core/catch_up.h"
@@ -110,15 +111,22 @@ using Action = std::variant<Initialize, Compute, Reduce, Evaluate, TakeState,
                             Connect, CatchUp, LeaveGroup, ReadState, KeepState,
                             KeepProgram, Conclude, Save>;
 
-// Whether the driver's program has a part in an action. Others a driver may
-// perform while its program waits for something else.
-inline bool NeedsProgram(const Action& action) {
+// What the driver's program does in an action that is a step, if it has a part
+// in it.
+inline std::optional<StepKind> ProgramStepOf(const Action& action) {
+  if (std::holds_alternative<Compute>(action)) return StepKind::kOverServers;
   const auto* const reduce = std::get_if<Reduce>(&action);
-  return reduce != nullptr ? !reduce->again && !reduce->empty
-                           : std::holds_alternative<Compute>(action) ||
-                                 std::holds_alternative<Evaluate>(action) ||
-                                 std::holds_alternative<Conclude>(action) ||
-                                 std::holds_alternative<Save>(action);
+  if (reduce == nullptr || reduce->again || reduce->empty) return std::nullopt;
+  return StepKind::kAllReduce;
+}
+
+// Whether the driver's program has a part in an action. Others a driver may
+// perform while its program waits for something else (action_line.h).
+inline bool NeedsProgram(const Action& action) {
+  return ProgramStepOf(action).has_value() ||
+         std::holds_alternative<Evaluate>(action) ||
+         std::holds_alternative<Conclude>(action) ||
+         std::holds_alternative<Save>(action);
 }
 
 // ---- What comes with the events --------------------------------------------

@@ -201,9 +201,7 @@ class WorkerCore {
   // makes it fail: OnGroupLost() follows.
   absl::Status WhyGroupIsOver(uint64_t group) const;
   // WhyGroupIsOver() of the step by all-reduce that the worker is in; OK also
-  // if it is in none. A program that stands in that step, or before it, and
-  // waits for others may wait for those who wait for it in the new group. So
-  // the driver drops the step and the group, and calls OnGroupLost().
+  // if it is in none. ActionLine asks for a program that stands at a gather.
   absl::Status WhyStepIsLost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }

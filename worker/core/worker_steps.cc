@@ -226,8 +226,7 @@ void WorkerSteps::Decide(const WorkerParts& parts) {
   KeepPartsOfCheckpoint(parts);
   // A skip to the others' clock asks again.
   PhaseFollower::Decision decision = follower_->Next(parts.view(), clock_);
-  const bool steps = decision.what == PhaseFollower::Do::kStepOverServers ||
-                     decision.what == PhaseFollower::Do::kStepByAllReduce;
+  const bool steps = decision.what == PhaseFollower::Do::kStep;
   if (!steps) change_times_.Begin(parts.now);
   Notify(parts, std::move(decision.calls));
   if (steps) change_times_.End();
@@ -238,10 +237,8 @@ void WorkerSteps::Do(const WorkerParts& parts,
                      const PhaseFollower::Decision& decision) {
   using Do = PhaseFollower::Do;
   switch (decision.what) {
-    case Do::kStepOverServers:
-      return StepOverServers(parts);
-    case Do::kStepByAllReduce:
-      return StepByAllReduce(parts);
+    case Do::kStep:
+      return Step(parts, decision.step);
     case Do::kWait:
       waiting_for_ = decision.waiting_for;
       waited_view_ = parts.view().number();
@@ -267,6 +264,15 @@ void WorkerSteps::Do(const WorkerParts& parts,
       }
       parts.Enter(State::kDraining);
       return ActWhenAcknowledged(parts);
+  }
+}
+
+void WorkerSteps::Step(const WorkerParts& parts, StepKind kind) {
+  switch (kind) {
+    case StepKind::kOverServers:
+      return StepOverServers(parts);
+    case StepKind::kAllReduce:
+      return StepByAllReduce(parts);
   }
 }
 
@@ -444,7 +450,8 @@ bool WorkerSteps::NextIsOverServers(const WorkerParts& parts) {
   if (PhaseAt(view, next).from() == next) return false;
   PhaseFollower::Decision decision = follower_->Next(parts.view(), next);
   Notify(parts, std::move(decision.calls));
-  return decision.what == PhaseFollower::Do::kStepOverServers;
+  return decision.what == PhaseFollower::Do::kStep &&
+         decision.step == StepKind::kOverServers;
 }
 
 void WorkerSteps::PullAhead(const WorkerParts& parts) {

@@ -134,6 +134,7 @@ class WorkerSteps {
 
   void Decide(const WorkerParts& parts);
   void Do(const WorkerParts& parts, const PhaseFollower::Decision& decision);
+  void Step(const WorkerParts& parts, StepKind kind);
   // Calls that PhaseFollower makes.
   void Notify(const WorkerParts& parts, std::vector<wire::Call> calls);
   void SayWhereItGoesOnAt(const WorkerParts& parts, Clock step);

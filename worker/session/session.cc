@@ -286,7 +286,7 @@ bool Session::EndLife() {
   life_->loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
     removals_.OnLifeEnded(core.member().removed(), core.counts().steps);
   });
-  life_->DropGroup(ended);
+  life_->by_group.Drop(ended);
   {
     const MutexLock lock(mutex_);
     loop_ = nullptr;

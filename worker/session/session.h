@@ -44,6 +44,7 @@
 #include "common/optim/schedule.h"
 #include "common/optim/step_options.h"
 #include "common/payload.h"
+#include "common/sync/modes/step_kind.h"
 #include "common/time/time_source.h"
 #include "common/timeline/recorder.h"
 #include "proto/cluster.pb.h"
@@ -117,10 +118,16 @@ class Session {
   // some may be left out, when others have done them.
   struct Step {
     Clock clock = 0;  // Which minibatch: steps completed so far, from 0.
-    bool by_all_reduce = false;  // Else over servers.
+    StepKind kind{};
+    // After the step the parameters are this worker's, all workers having the
+    // same: the program may change them between two steps, as long as all do.
+    // Else the servers', and what the program changes is lost.
+    bool keeps_model = false;
     // Gradients are to stay on the GPU, as FloatMemory there; else they go to
     // the host.
     bool on_device = false;
+    // Gradients that are all there are best handed over in this order.
+    bool last_table_first = false;
     // With Options::elastic: of which examples. Else those of the clock.
     std::optional<ExampleRange> examples = {};
     // The parameters come table by table: see WaitFor(). Only with

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,15 +17,14 @@
 #include "common/optim/schedule.h"
 #include "common/sync/phases.h"
 #include "common/timeline/event_names.h"
-#include "worker/collective/collective.h"
-#include "worker/collective/server_sums.h"
 #include "worker/conditions/pacer.h"
-#include "worker/session/coordinator_store.h"
+#include "worker/session/group_round.h"
 #include "worker/session/lanes.h"
 #include "worker/session/own_parts.h"
-#include "worker/session/replica.h"
 #include "worker/session/run_report.h"
+#include "worker/session/server_round.h"
 #include "worker/session/session.h"
+#include "worker/session/step_round.h"
 #include "worker/session/worker_loop.h"
 
 namespace slackline {
@@ -44,8 +43,7 @@ struct Session::Parts {
 struct Session::Life {
   struct OpenStep {
     Clock clock = 0;
-    bool by_all_reduce = false;
-    bool on_device = false;
+    StepRound* round = nullptr;
     absl::Time begin;                  // Sleeping included.
     absl::Time computing;              // Without it.
     std::vector<bool> has_parameters;  // By table.
@@ -66,7 +64,6 @@ struct Session::Life {
         loop_owner(std::move(to_loop)),
         loop(*loop_owner),
         compressor(parts.compressor),
-        store(&loop),
         report({.rank = options.rank,
                 .steps_per_epoch = options.length.steps_per_epoch,
                 .track = owner->timeline_->TrackOf(timeline_names::kTrainer)},
@@ -75,6 +72,14 @@ struct Session::Life {
                .conditions = parts.self.conditions,
                .seed = static_cast<uint64_t>(options.config.train().seed()),
                .rank = options.rank}),
+        over_servers(&compressor, &loop, &report, Counts()),
+        by_group({.session = options,
+                  .self = parts.self,
+                  .schedule = parts.schedule,
+                  .lanes = parts.lanes,
+                  .to_shard_threads = owner->to_shard_threads_,
+                  .timeline = *owner->timeline_},
+                 &parameters, &loop, &report, Counts()),
         own_parts(
             {.config = options.config,
              .out = options.out,
@@ -82,10 +87,6 @@ struct Session::Life {
              .keeps_state = options.keeps_state,
              .track = owner->timeline_->TrackOf(timeline_names::kCheckpoints)},
             &loop, &parameters) {}
-  ~Life() {
-    DropGroup(absl::CancelledError("the worker has ended"));
-    if (retired.joinable()) retired.join();
-  }
 
   std::optional<Task> Next();
   // The program has done all that it had to do in its last step.
@@ -101,7 +102,8 @@ struct Session::Life {
                                   const Payload& payload,
                                   absl::Time give_up_at);
   absl::StatusOr<std::vector<TableState>> OptimizerState();
-  absl::Status FollowGroup();
+  // Performs, while the program stands at a gather, what goes on meanwhile.
+  absl::Status ActAtGather();
   void Save();
 
   // What comes back, if it is not OK, is the worker's failure. `*task` is set
@@ -114,16 +116,6 @@ struct Session::Life {
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Evaluate& action,
                        std::optional<Task>* task);
-  absl::Status Perform(const WorkerCore::TakeState& action,
-                       std::optional<Task>* task);
-  absl::Status Perform(const WorkerCore::Connect& action,
-                       std::optional<Task>* task);
-  absl::Status Perform(const WorkerCore::CatchUp& action,
-                       std::optional<Task>* task);
-  absl::Status Perform(const WorkerCore::LeaveGroup& action,
-                       std::optional<Task>* task);
-  absl::Status Perform(const WorkerCore::ReadState& action,
-                       std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::KeepState& action,
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::KeepProgram& action,
@@ -132,29 +124,31 @@ struct Session::Life {
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Save& action,
                        std::optional<Task>* task);
+  // All others: they need neither the program nor anything of the step.
+  template <typename Action>
+  absl::Status Perform(const Action& action, std::optional<Task>*) {
+    return by_group.Perform(action);
+  }
 
   // The task before the first one of the session, if there is one.
   absl::Status BeginWithOwn(std::optional<Task>* task);
 
   absl::Status CheckTable(int table) const;
-  absl::Status BeginStep(Clock clock, bool by_all_reduce,
+  absl::Status BeginStep(Clock clock, StepRound* round,
                          const std::optional<ExampleRange>& examples,
                          std::optional<Task>* task);
-  absl::Status FinishReducing(Clock clock, int64_t examples,
-                              std::optional<double> loss);
+  // As Step::keeps_model.
+  bool KeepsModel(Clock of, StepKind kind) const;
   // Where all have come to, at the end of the job.
   Clock end() const { return EndOf(loop.view()->proto()); }
   // So many steps are complete, however that came; the last ones were perhaps
   // not done by this worker.
   void ReachedClock(Clock reached);
-  void StepDone(Clock done, int64_t examples, std::optional<double> loss);
-  absl::Status MakeReplica();
-  void GroupLost(const absl::Status& why);
-  ServerSumsOptions SumsOptions(uint64_t group_of_sums) const;
-  void DropGroup(const absl::Status& why);
-  absl::Duration GroupWaitMax() const {
-    return absl::Milliseconds(options.config.limits().wait_timeout_ms());
+  void StepDone(const StepRound::End& done);
+  std::function<void(const StepRound::End&)> Counts() {
+    return [this](const StepRound::End& done) { StepDone(done); };
   }
+  void CloseStep();
 
   Session& session;
   const Options& options;
@@ -163,7 +157,6 @@ struct Session::Life {
   const std::shared_ptr<WorkerLoop> loop_owner;
   WorkerLoop& loop;
   GradientCompressor compressor;
-  CoordinatorStore store;
   RunReport report;
   Pacer pacer;
   std::optional<absl::Time> running_since;  // As this worker has learned of it.
@@ -172,16 +165,9 @@ struct Session::Life {
   Clock clock = 0;                          // The largest that was reported.
   std::optional<OpenStep> step;
   bool concluding = false;
-  // By all-reduce; the replica also until the servers have all of its state.
-  std::unique_ptr<Replica> replica;
-  std::unique_ptr<Collective> group;
-  // To be performed by Next(): a collective has met it, or the program has
-  // something to do before it.
-  std::unique_ptr<const WorkerCore::Action> held;
-  std::thread retired;  // Ends with the end of the group before.
-  // Of the step that the replica has gradients of.
-  std::optional<double> reducing_loss;
-  int64_t reducing_examples = 0;
+  // What a step can be.
+  ServerRound over_servers;
+  GroupRound by_group;
   run::Result result;        // Of the final model.
   std::string final_scores;  // For people; ends with a comma if there are any.
   OwnParts own_parts;        // Ends first: it tells the loop.

@@ -154,10 +154,8 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   for (ClientCore::TableValues& values : effects->tables)
     tables_[values.table] = std::move(values);
   if (effects->state != nullptr) state_ = std::move(effects->state);
-  for (WorkerCore::Action& action : effects->actions) {
-    actions_.push_back(
-        std::make_unique<const WorkerCore::Action>(std::move(action)));
-  }
+  for (WorkerCore::Action& action : effects->actions)
+    actions_.Add(std::move(action));
   AbortIfGroupIsOver();
   if (!news) return;
   changed_.notify_all();
@@ -325,19 +323,22 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::Next() {
   }
   EndWait();
   if (core_.ended() || broken_) return nullptr;
-  std::unique_ptr<const WorkerCore::Action> action =
-      std::move(actions_.front());
-  actions_.pop_front();
-  return action;
+  return actions_.Take();
 }
 
-std::unique_ptr<const WorkerCore::Action> WorkerLoop::TryNext() {
+void WorkerLoop::PutBack(std::unique_ptr<const WorkerCore::Action> action) {
   const MutexLock lock(mutex_);
-  if (actions_.empty()) return nullptr;
-  std::unique_ptr<const WorkerCore::Action> action =
-      std::move(actions_.front());
-  actions_.pop_front();
-  return action;
+  actions_.PutBack(std::move(action));
+}
+
+void WorkerLoop::OnStepOver() {
+  const MutexLock lock(mutex_);
+  actions_.OnStepOver();
+}
+
+ActionLine::AtGather WorkerLoop::NextAtGather() {
+  const MutexLock lock(mutex_);
+  return actions_.NextAtGather(core_);
 }
 
 absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,

@@ -18,7 +18,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -40,6 +39,7 @@
 #include "common/time/time_source.h"
 #include "common/timeline/recorder.h"
 #include "proto/cluster.pb.h"
+#include "worker/core/action_line.h"
 #include "worker/core/worker_core.h"
 
 namespace slackline {
@@ -73,8 +73,11 @@ class WorkerLoop {
   // Waits for the next action. None when the worker has come to its end; then
   // ending() says which.
   std::unique_ptr<const WorkerCore::Action> Next();
-  // The next action, if there is one by now.
-  std::unique_ptr<const WorkerCore::Action> TryNext();
+  // What Next() gave last comes again.
+  void PutBack(std::unique_ptr<const WorkerCore::Action> action);
+  // As of ActionLine.
+  void OnStepOver();
+  ActionLine::AtGather NextAtGather();
   // An event of the core: event(core, now, effects).
   template <typename Event>
   void Tell(const Event& event) {
@@ -218,8 +221,7 @@ class WorkerLoop {
   mutable Mutex mutex_;
   std::condition_variable changed_;
   WorkerCore core_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<const WorkerCore::Action>> actions_
-      ABSL_GUARDED_BY(mutex_);
+  ActionLine actions_ ABSL_GUARDED_BY(mutex_);
   // The coordinator to be connected with, and what it is to be sent.
   std::optional<size_t> look_at_ ABSL_GUARDED_BY(mutex_);
   std::optional<wire::TryLinks> try_links_ ABSL_GUARDED_BY(mutex_);

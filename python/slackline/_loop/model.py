@@ -22,9 +22,10 @@ class Model:
         self.values = Values(self.tables)  # What the job has written, to see changes.
         self.arrivals = Arrivals(self.tables, world.wait_for, overlap if world.sends else False)
         self._sends = world.sends
-        self._begins_by_all_reduce = world.mode.startswith(("allreduce", "auto"))
-        self.by_all_reduce = False  # Whether the step that was taken last is by all-reduce.
-        self.summed = False  # Whether that step is a sum over workers: by all-reduce, or the first one over servers.
+        # Of the step that was taken last: whether all workers do it together, with the same gradients; and whether
+        # they have the model after it, all the same one, rather than the servers.
+        self.together = False
+        self.among_workers = False
 
     def names(self) -> Dict[torch.nn.Parameter, str]:
         """Of the parameters that are trained."""
@@ -33,14 +34,13 @@ class Model:
     @property
     def keeps_values(self) -> bool:
         """Whether the next step begins with what the module has after this one."""
-        return not self._sends or self.by_all_reduce
+        return not self._sends or self.among_workers
 
     def take(self, task: Any) -> None:
         """A step is there. Its parameters are too, unless they come table by table."""
-        # Over servers the first step is by all-reduce, too, to bring worker 0's values to all.
         kept = self.keeps_values
-        self.summed = task.by_all_reduce
-        self.by_all_reduce = task.by_all_reduce and (task.clock > 0 or self._begins_by_all_reduce)
+        self.together = task.is_done_together
+        self.among_workers = task.keeps_model
         if kept and not self.keeps_values:
             self.tables.count_anew()
         if not task.by_table:

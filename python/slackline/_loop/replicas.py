@@ -112,7 +112,7 @@ class Replicas:
         """After the last step by all-reduce: what follows is the trained model."""
         place = self._place
         at_end = not place.elastic and place.all_done
-        if model.by_all_reduce and self._world.world_size > 1 and at_end and self._agreed_at < place.steps_done:
+        if model.among_workers and self._world.world_size > 1 and at_end and self._agreed_at < place.steps_done:
             self.compare(model)
 
     def compare_skipped(self, step: int, skipped: List[int], model: Model) -> None:
@@ -125,12 +125,12 @@ class Replicas:
         brought = self._gather("optimizer.step()", "a look at what steps", said)
         agreement.check_steps(step, brought)
 
-    def agree_on_skip(self, skips: bool, summed: bool) -> bool:
+    def agree_on_skip(self, skips: bool, together: bool) -> bool:
         """Whether any worker skips its step, where all have to; else whether this one does.
 
-        ``summed``: the step is a sum over workers.
+        ``together``: all workers do the step together.
         """
-        if self._world.world_size == 1 or not (self.in_step_together or summed):
+        if self._world.world_size == 1 or not (self.in_step_together or together):
             return skips
         brought = self._gather("GradScaler.step()", "GradScaler.step()", skips)
         return any(value for _, value in brought)

@@ -177,7 +177,8 @@ class _Step:
     clock: int
     examples: Optional[Tuple[int, int, int]] = None
     by_table = False
-    by_all_reduce = False
+    is_done_together = False
+    keeps_model = False
 
 
 @dataclasses.dataclass
