@@ -100,7 +100,7 @@ void HandOvers::OnMove(const PeerId& from, const Message& message,
     return Confirm(from, hand_over, nullptr, /*owned=*/true, at);
   const ShardRange& range = at.view->shard(shard);
   if (!at.places.Has(shard)) {
-    at.places.Arrive(shard, LogCopy(from, hand_over.feed(), range, range.end,
+    at.places.Arrive(shard, LogCopy(from, hand_over.feed(), range, range.region,
                                     at.maker.RuleFor(range)));
   }
   LogCopy* const arriving = at.places.Arriving(shard);
@@ -160,11 +160,12 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
     for (ShardId part = shard; at.view->OriginOf(part) != part;) {
       part = at.view->OriginOf(part);
       const ShardMachine* const whole = at.places.WholeCopy(part);
-      if (whole != nullptr && whole->shard().range().end > range.begin) {
+      if (whole != nullptr &&
+          whole->shard().range().region.Overlaps(range.region)) {
         return Decline(from, message, at);  // For now.
       }
     }
-    at.places.Follow(shard, LogCopy(from, feed, range, at.TableEnd(range),
+    at.places.Follow(shard, LogCopy(from, feed, range, at.MostOf(range),
                                     at.maker.RuleFor(range)));
   }
   LogCopy* const copy = at.places.Copy(shard);
@@ -188,7 +189,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
       continue;
     }
     at.places.Follow(range.shard,
-                     LogCopy(from, feed, at.TableEnd(range), std::move(part)));
+                     LogCopy(from, feed, at.MostOf(range), std::move(part)));
   }
   const bool owned = copy->go().has_value();
   Confirm(from, hand_over, copy, owned, at);
@@ -256,7 +257,7 @@ void HandOvers::GoIfCaughtUp(ShardId shard, const ShardParts& at) {
   if (swap) {
     wire::Feed name;
     name.set_follower(move);
-    copy.emplace(PeerOf(target), name, at.TableEnd(at.view->shard(shard)),
+    copy.emplace(PeerOf(target), name, at.MostOf(at.view->shard(shard)),
                  served.TakeMachine());
   }
   ShardPlaces::Requests waiting;

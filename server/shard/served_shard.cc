@@ -48,8 +48,7 @@ ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
 }
 
 std::string ServedShard::Name() const {
-  return absl::StrCat(rules_->table, "[", range().begin, ", ", range().end,
-                      ")");
+  return absl::StrCat(rules_->table, range().region.Text());
 }
 
 ShardOutcome ServedShard::Commit(const ShardRecord& record,
@@ -306,8 +305,8 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
     return reject("it has ", frames.size() - 1, " optimizer slots, the table ",
                   slots);
   }
-  const absl::Status fits =
-      machine_.rule()->store->Check(range(), frames.front(), frames.subspan(1));
+  const absl::Status fits = machine_.rule()->store->Check(
+      range().region, frames.front(), frames.subspan(1));
   if (!fits.ok()) return reject(fits.message());
   if (version > kVersionMax) return reject("its version is above 2^60");
   if (StateHash(version, frames.front(), frames.subspan(1)) !=
@@ -496,8 +495,7 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
   if (machine == nullptr) return std::nullopt;
   const Shard& shard = machine->shard();
   ShardState state{.table = rules_->table,
-                   .begin = shard.range().begin,
-                   .end = shard.range().end,
+                   .region = shard.range().region,
                    .version = shard.version(),
                    .values = shard.values(),
                    .slots = shard.slots(),

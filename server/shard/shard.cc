@@ -9,21 +9,24 @@ namespace slackline {
 
 Shard::Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
              const Optimizer& optimizer)
-    : Shard(range, 0, DenseKind()->Initial(table, range, seed, optimizer)) {}
+    : Shard(range, 0,
+            DenseKind()->Initial(table, range.region, seed, optimizer)) {}
 
 Shard::Shard(const ShardRange& range, Version version, Payload values,
              std::vector<Payload> slots)
-    : Shard(range, version,
-            DenseKind()->Of(range, std::move(values), std::move(slots))) {
-  SL_CHECK(this->values().size() == range_.bytes(), "values of another size");
+    : Shard(
+          range, version,
+          DenseKind()->Of(range.region, std::move(values), std::move(slots))) {
+  SL_CHECK(this->values().size() == range_.region.DenseBytes(),
+           "values of another size");
 }
 
-Shard Shard::Split(const ShardRange& kept, const ShardRange& part) {
-  SL_CHECK(kept.begin == range_.begin && kept.end == part.begin &&
-               part.end == range_.end,
-           "a split does not make the shard's two parts");
-  Shard other(part, version_, store_->Split(kept, part));
-  range_ = kept;
+Shard Shard::Split(int64_t at, ShardId part) {
+  SL_CHECK(range_.region.CanBeCut(at), "a split leaves one part empty");
+  const auto [kept, rest] = range_.region.Cut(at);
+  Shard other({.shard = part, .table = range_.table, .region = rest}, version_,
+              store_->Split(kept, rest));
+  range_.region = kept;
   return other;
 }
 

@@ -21,12 +21,11 @@ class Shard {
   Shard(const ShardRange& range, Version version,
         std::unique_ptr<ShardStore> store)
       : range_(range), version_(version), store_(std::move(store)) {}
-  // Of a dense table: with initial values of its elements [range.begin,
-  // range.end), slots zero.
+  // Of a dense table: with initial values, slots zero.
   Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
         const Optimizer& optimizer);
   // Of a dense table: what another shard was. `values` and each of `slots` has
-  // range.bytes().
+  // range.region.DenseBytes().
   Shard(const ShardRange& range, Version version, Payload values,
         std::vector<Payload> slots);
 
@@ -43,9 +42,9 @@ class Shard {
   const Payload& values() const { return store_->values(); }
   const std::vector<Payload>& slots() const { return store_->slots(); }
 
-  // Keeps the elements of `kept`, a beginning of the range, and returns the
-  // others, of the same version, as the shard `part`. Copies both.
-  Shard Split(const ShardRange& kept, const ShardRange& part);
+  // Keeps what is before `at`, which is inside, and returns the rest, of the
+  // same version, as the shard `part`. Copies both.
+  Shard Split(int64_t at, ShardId part);
 
   // Becomes what a worker's copy of it is, which steps by all-reduce made.
   // Values and slots were checked, and `slots` are as many as there are.

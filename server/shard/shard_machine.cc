@@ -53,7 +53,7 @@ ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule,
                            const ShardRange& range, ShardSnapshot snapshot)
     : rule_(std::move(rule)),
       shard_(range, snapshot.version,
-             rule_->store->Of(range, std::move(snapshot.values),
+             rule_->store->Of(range.region, std::move(snapshot.values),
                               std::move(snapshot.slots))),
       participants_(snapshot.min_clock, std::move(snapshot.participants)),
       complete_clock_(snapshot.complete_clock),
@@ -233,8 +233,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
                      install.slots.size(), " slots; the shard is at clock ",
                      complete_clock_, " and has ", shard_.slots().size()));
   }
-  SL_RETURN_IF_ERROR(
-      rule_->store->Check(shard_.range(), install.values, install.slots));
+  SL_RETURN_IF_ERROR(rule_->store->Check(shard_.range().region, install.values,
+                                         install.slots));
   if (turns_.has_value() && !turns_->MayBegin(install)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an installation at clock ", install.clock,
@@ -278,22 +278,21 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
 
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
                                                 const ApplyOptions&) {
-  ShardRange kept = shard_.range();
-  if (split.at <= kept.begin || split.at >= kept.end) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a split at ", split.at, " of [", kept.begin, ", ", kept.end, ")"));
+  const Region whole = shard_.range().region;
+  if (!whole.CanBeCut(split.at)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a split at ", split.at, " of ", whole.Text()));
   }
-  ShardRange part = kept;
-  kept.end = part.begin = split.at;
-  part.shard = split.part;
+  const auto [kept, rest] = whole.Cut(split.at);
   ShardOutcome outcome;
   outcome.part = *this;
   for (size_t i = 0; i < held_.size(); ++i) {
     std::tie(held_[i].gradient, outcome.part->held_[i].gradient) =
-        shard_.store().SplitGradient(held_[i].gradient, kept, part);
+        shard_.store().SplitGradient(held_[i].gradient, kept, rest);
   }
-  if (turns_.has_value()) outcome.part->turns_ = turns_->Split(kept.bytes());
-  outcome.part->shard_ = shard_.Split(kept, part);
+  if (turns_.has_value())
+    outcome.part->turns_ = turns_->Split(kept.DenseBytes());
+  outcome.part->shard_ = shard_.Split(split.at, split.part);
   return outcome;
 }
 

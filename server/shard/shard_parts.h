@@ -59,9 +59,9 @@ struct ShardParts {
   void Sign(wire::Header* header) const;
   // The view's entry for this thread among the shard's followers, or nullptr.
   const wire::Follower* ListedHere(ShardId shard) const;
-  // The last element that the shard of this range can ever have had.
-  int64_t TableEnd(const ShardRange& range) const {
-    return TableElements(view->table(range.table));
+  // All that the shard of this range can ever have had.
+  Region MostOf(const ShardRange& range) const {
+    return RegionOf(view->table(range.table)).Cut(range.region.begin()).second;
   }
 };
 

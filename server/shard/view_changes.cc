@@ -40,7 +40,7 @@ void CreateShards(const ShardParts& at) {
       feed.set_follower(listed->since());
       at.places.Follow(
           id, LogCopy(PeerOf(at.view->OwnerOf(id)), feed,
-                      at.TableEnd(at.view->shard(id)), *std::move(machine)));
+                      at.MostOf(at.view->shard(id)), *std::move(machine)));
       continue;
     }
     at.places.Begin(at.maker.BeginToServe(*std::move(machine),
@@ -61,7 +61,7 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     const wire::Split& split = at.view->proto().split(i);
     const auto whole = parts.find(ShardId{split.shard()});
     if (whole == parts.end() ||
-        split.at() >= whole->second.shard().range().end) {
+        !whole->second.shard().range().region.CanBeCut(split.at())) {
       continue;
     }
     const ShardId part{first + i};
@@ -85,7 +85,7 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     if (listed != nullptr) feed.set_follower(listed->since());
     at.places.Follow(
         part, LogCopy(PeerOf(at.view->OwnerOf(part)), feed,
-                      at.TableEnd(at.view->shard(part)), std::move(machine)));
+                      at.MostOf(at.view->shard(part)), std::move(machine)));
   }
 }
 
@@ -98,7 +98,7 @@ void SplitShard(int number, const ShardParts& at) {
   if (!at.places.Has(kept) || at.places.Follows(kept)) return;
   // Done before, here or by an owner before: it may be moving since then.
   ServedShard* const served = at.places.Served(kept);
-  if (served != nullptr && split.at() >= served->range().end) return;
+  if (served != nullptr && !served->range().region.CanBeCut(split.at())) return;
   if (at.places.moving().count(kept) > 0) {
     // Lost to a server that died, which the coordinator has yet to hear. Then
     // the job ends.

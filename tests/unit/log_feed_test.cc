@@ -43,7 +43,7 @@ Optimizer Adam() {
 }
 
 ShardRange RangeOfShard() {
-  return {.shard = ShardId{3}, .table = TableId{0}, .begin = 20, .end = 30};
+  return {.shard = ShardId{3}, .table = TableId{0}, .region = {20, 30}};
 }
 
 wire::Feed MoveFeed() {
@@ -94,8 +94,8 @@ std::vector<std::string> Portrait(const ShardMachine& machine) {
   const ShardRange& range = machine.shard().range();
   const ShardSnapshot snapshot = machine.Snapshot();
   std::vector<std::string> portrait = {
-      absl::StrCat("shard ", static_cast<int>(range.shard), "[", range.begin,
-                   ", ", range.end, ")"),
+      absl::StrCat("shard ", static_cast<int>(range.shard), "[",
+                   range.region.begin(), ", ", range.region.end(), ")"),
       EncodeSnapshot(snapshot).ShortDebugString()};
   for (const Payload& tensor : TensorsOf(snapshot))
     portrait.push_back(BytesOf(tensor));
@@ -123,8 +123,8 @@ class LogFeedTest : public ::testing::Test {
   }
 
   void NewTarget() {
-    target_.emplace(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
-                    Rule());
+    target_.emplace(kSourcePeer, MoveFeed(), RangeOfShard(),
+                    RangeOfShard().region, Rule());
   }
   void Begin() {
     source_.emplace(options_, kTarget, MoveFeed(), *shard_, now_);
@@ -922,8 +922,8 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     options.link.messages_max = static_cast<int>(rng.Between(1, 20));
     FeedLink link(options.link);
     source.emplace(options, kTarget, MoveFeed(), *serving, now);
-    LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
-                   Rule());
+    LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(),
+                   RangeOfShard().region, Rule());
     const double fault = 0.3 * rng.Uniform();
     const double activity = 0.3 * rng.Uniform();
     BadLink<Message> there(fault);

@@ -35,8 +35,8 @@ inline ShardMachine NewMachine(const std::string& optimizer, int workers) {
   wire::Table table;
   table.add_shape(10);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-  const ShardRange range{
-      .shard = ShardId{3}, .begin = 2, .end = 2 + kMachineElements};
+  const ShardRange range{.shard = ShardId{3},
+                         .region = {2, 2 + kMachineElements}};
   ShardMachine machine(rule, Shard(table, range, 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(machine.Apply(JoinRecord{.who = Life(rank)}).ok(), "no join");

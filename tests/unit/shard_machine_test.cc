@@ -250,7 +250,8 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     wire::Table table;
     table.add_shape(elements);
     table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-    const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = elements};
+    const ShardRange range{.shard = ShardId{0},
+                           .region = Region::First(elements)};
     Shard of_each(table, range, 1, optimizer);
     Shard of_sum(table, range, 1, optimizer);
     Shard adding(table, range, 1, optimizer);
@@ -259,13 +260,13 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     const int workers = static_cast<int>(rng.Between(1, 20));
     for (int i = 0; i < workers; ++i) {
       const size_t offset = rng.Below(8);
-      Payload frame = Payload::Allocate(offset + range.bytes());
+      Payload frame = Payload::Allocate(offset + range.region.DenseBytes());
       for (size_t k = 0; k < static_cast<size_t>(elements); ++k) {
         const auto value = static_cast<float>(rng.Uniform() - 0.5);
         std::memcpy(frame.MutableData() + offset + k * sizeof(float), &value,
                     sizeof(float));
       }
-      gradients.push_back(frame.Slice(offset, range.bytes()));
+      gradients.push_back(frame.Slice(offset, range.region.DenseBytes()));
     }
     ApplyMean(of_each, optimizer, gradients, workers, {.learning_rate = 0.3},
               heap);
@@ -367,10 +368,10 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
   Do(shard, held);
   ShardOutcome outcome = Do(shard, SplitRecord{.at = 3, .part = ShardId{7}});
   ShardMachine& part = *outcome.part;
-  EXPECT_EQ(shard.shard().range().elements(), 1);
+  EXPECT_EQ(shard.shard().range().region.size(), 1);
   EXPECT_EQ(part.shard().range().shard, ShardId{7});
-  EXPECT_EQ(part.shard().range().begin, 3);
-  EXPECT_EQ(part.shard().range().end, 6);
+  EXPECT_EQ(part.shard().range().region.begin(), 3);
+  EXPECT_EQ(part.shard().range().region.end(), 6);
   held.who = Life(1);
   held.gradient = Floats(1, 1);
   Do(shard, held);

@@ -55,7 +55,7 @@ LogCopy CopyOf(ShardId shard) {
   wire::Feed feed;
   feed.set_move(kMove);
   return LogCopy(PeerId{.kind = PeerId::Kind::kShardThread}, feed,
-                 kMachineElements + 2, MachineOf(shard));
+                 {2, 2 + kMachineElements}, MachineOf(shard));
 }
 
 LogFeed FeedOf(ShardId shard) {

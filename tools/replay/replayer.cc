@@ -302,19 +302,21 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     SL_RETURN_IF_ERROR(Compute(rank, update.clock));
     Step& step = steps_[StepId(rank, update.clock)];
     Payload gradient = step.gradients[static_cast<size_t>(range.table)].Slice(
-        static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
+        static_cast<size_t>(range.region.begin()) * sizeof(float),
+        range.region.DenseBytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
     // As pushed, and by the turns before, as in a shard.
     const double size =
-        bound_.Measure(gradient.data(), static_cast<size_t>(range.elements()))
+        bound_
+            .Measure(gradient.data(), static_cast<size_t>(range.region.size()))
             .value_or(0);
     const bool oversized = bound_.Judge(size, running_rms_[index]).has_value();
     bool drop = false;
     if (!mean && !oversized) {
       StaleRule::Verdict verdict = rules_[index].Judge(
           {.gradient = gradient.data(),
-           .elements = static_cast<size_t>(range.elements()),
+           .elements = static_cast<size_t>(range.region.size()),
            .now = reinterpret_cast<const float*>(shard.values().data()),
            .then = reinterpret_cast<const float*>(step.values[index].data()),
            .missed_updates = missed,
@@ -359,7 +361,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),
-                          static_cast<size_t>(range.elements()),
+                          static_cast<size_t>(range.region.size()),
                           &memories_[index]);
   }
   return absl::OkStatus();

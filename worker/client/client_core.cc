@@ -106,15 +106,15 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
     while (static_cast<size_t>(versioned) >= base_versions.size())
       versioned = view().OriginOf(versioned);
     CodedGradient part =
-        Slice(gradient, elements, static_cast<size_t>(range.begin),
-              static_cast<size_t>(range.elements()));
+        Slice(gradient, elements, static_cast<size_t>(range.region.begin()),
+              static_cast<size_t>(range.region.size()));
     Add({.kind = PushEntry::Kind::kGradient,
          .shard = static_cast<int32_t>(range.shard),
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
          .options = options,
          .code = part.code,
-         .elements = static_cast<size_t>(range.elements()),
+         .elements = static_cast<size_t>(range.region.size()),
          .values = std::move(part.bytes),
          .slots = {},
          .then_pull = push_clock_.pull_behind()});

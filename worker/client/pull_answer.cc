@@ -26,14 +26,16 @@ size_t SlotsIn(const View& view, int32_t shard, PullKind kind) {
 
 size_t BytesOfValues(const View& view, int32_t shard, PullKind kind) {
   const GradientCode code = {.kind = EncodingIn(view, shard, kind)};
-  return code.Bytes(static_cast<size_t>(view.shard(ShardId{shard}).elements()));
+  return code.Bytes(
+      static_cast<size_t>(view.shard(ShardId{shard}).region.size()));
 }
 
 }  // namespace
 
 size_t AnswerBytes(const View& view, int32_t shard, PullKind kind) {
   return BytesOfValues(view, shard, kind) +
-         SlotsIn(view, shard, kind) * view.shard(ShardId{shard}).bytes();
+         SlotsIn(view, shard, kind) *
+             view.shard(ShardId{shard}).region.DenseBytes();
 }
 
 absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
@@ -68,7 +70,7 @@ absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
           wire::Encoding::Kind_Name(values.kind()), "; ", bytes, " as ",
           wire::Encoding::Kind_Name(encoding), " are required"));
     }
-    bytes = view.shard(ShardId{shard}).bytes();  // Of each slot.
+    bytes = view.shard(ShardId{shard}).region.DenseBytes();  // Of each slot.
   }
   ShardValue value{.version = values.version(),
                    .shard_clock = values.shard_clock(),

@@ -29,34 +29,33 @@ Payload Zeros(size_t bytes) {
 class Kind : public StoreKind {
  public:
   std::unique_ptr<ShardStore> Initial(
-      const wire::Table& table, const ShardRange& range, uint64_t seed,
+      const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const override {
-    Payload values = Payload::Allocate(range.bytes());
+    Payload values = Payload::Allocate(region.DenseBytes());
     InitializeElements(
-        table, seed, range.begin,
+        table, seed, region.begin(),
         absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
-                       static_cast<size_t>(range.elements())));
+                       static_cast<size_t>(region.size())));
     std::vector<Payload> slots;
     for (int i = 0; i < optimizer.slot_count(); ++i)
-      slots.push_back(Zeros(range.bytes()));
-    return Of(range, std::move(values), std::move(slots));
+      slots.push_back(Zeros(region.DenseBytes()));
+    return Of(region, std::move(values), std::move(slots));
   }
 
-  std::unique_ptr<ShardStore> Of(const ShardRange& /*range*/, Payload values,
+  std::unique_ptr<ShardStore> Of(const Region& /*region*/, Payload values,
                                  std::vector<Payload> slots) const override {
     return std::make_unique<DenseStore>(std::move(values), std::move(slots));
   }
 
-  absl::Status CheckBytes(const ShardRange& range,
-                          uint64_t bytes) const override {
-    return CheckTensor(bytes, range.bytes());
+  absl::Status CheckBytes(const Region& region, uint64_t bytes) const override {
+    return CheckTensor(bytes, region.DenseBytes());
   }
 
-  absl::Status Check(const ShardRange& range, const Payload& values,
+  absl::Status Check(const Region& region, const Payload& values,
                      absl::Span<const Payload> slots) const override {
-    SL_RETURN_IF_ERROR(CheckTensor(values.size(), range.bytes()));
+    SL_RETURN_IF_ERROR(CheckTensor(values.size(), region.DenseBytes()));
     for (const Payload& slot : slots)
-      SL_RETURN_IF_ERROR(CheckTensor(slot.size(), range.bytes()));
+      SL_RETURN_IF_ERROR(CheckTensor(slot.size(), region.DenseBytes()));
     return absl::OkStatus();
   }
 
@@ -87,18 +86,18 @@ void DenseStore::Install(const Payload& values,
   retired_.clear();
 }
 
-std::unique_ptr<ShardStore> DenseStore::Split(const ShardRange& kept,
-                                              const ShardRange& part) {
+std::unique_ptr<ShardStore> DenseStore::Split(const Region& kept,
+                                              const Region& part) {
   const auto slice = [](const Payload& whole, size_t offset, size_t bytes) {
     return Payload::Copy(whole.data() + offset, bytes);
   };
   std::vector<Payload> part_slots;
   for (Payload& slot : slots_) {
-    part_slots.push_back(slice(slot, kept.bytes(), part.bytes()));
-    slot = slice(slot, 0, kept.bytes());
+    part_slots.push_back(slice(slot, kept.DenseBytes(), part.DenseBytes()));
+    slot = slice(slot, 0, kept.DenseBytes());
   }
-  Payload part_values = slice(values_, kept.bytes(), part.bytes());
-  values_ = slice(values_, 0, kept.bytes());
+  Payload part_values = slice(values_, kept.DenseBytes(), part.DenseBytes());
+  values_ = slice(values_, 0, kept.DenseBytes());
   placed_ = false;
   retired_.clear();
   return std::make_unique<DenseStore>(std::move(part_values),
@@ -137,10 +136,9 @@ absl::Status DenseStore::CheckGradient(const Payload& gradient) const {
 }
 
 std::pair<Payload, Payload> DenseStore::SplitGradient(
-    const Payload& gradient, const ShardRange& kept,
-    const ShardRange& part) const {
-  return {gradient.Slice(0, kept.bytes()),
-          gradient.Slice(kept.bytes(), part.bytes())};
+    const Payload& gradient, const Region& kept, const Region& part) const {
+  return {gradient.Slice(0, kept.DenseBytes()),
+          gradient.Slice(kept.DenseBytes(), part.DenseBytes())};
 }
 
 // ---- Updates ----------------------------------------------------------------

@@ -23,8 +23,8 @@ class DenseStore : public ShardStore {
   const Payload& values() const override { return values_; }
   const std::vector<Payload>& slots() const override { return slots_; }
   void Install(const Payload& values, absl::Span<const Payload> slots) override;
-  std::unique_ptr<ShardStore> Split(const ShardRange& kept,
-                                    const ShardRange& part) override;
+  std::unique_ptr<ShardStore> Split(const Region& kept,
+                                    const Region& part) override;
   absl::Status CheckFrame(const wire::Push& push,
                           const Payload& frame) const override;
   absl::StatusOr<Payload> GradientIn(const wire::Push& push,
@@ -33,9 +33,9 @@ class DenseStore : public ShardStore {
   absl::Span<const std::byte> FloatsOf(const Payload& gradient) const override {
     return gradient.bytes();
   }
-  std::pair<Payload, Payload> SplitGradient(
-      const Payload& gradient, const ShardRange& kept,
-      const ShardRange& part) const override;
+  std::pair<Payload, Payload> SplitGradient(const Payload& gradient,
+                                            const Region& kept,
+                                            const Region& part) const override;
   // One pass over gradients, values and slots.
   void Apply(const Update& update) override;
 

@@ -27,8 +27,9 @@
 #include "common/optim/optimizer.h"
 #include "common/optim/update_rule.h"
 #include "common/payload.h"
-#include "common/view/shard_map.h"
+#include "common/region.h"
 #include "proto/data.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 
@@ -48,10 +49,10 @@ class ShardStore {
   // Becomes this; StoreKind::Check() was asked, and there are as many slots.
   virtual void Install(const Payload& values,
                        absl::Span<const Payload> slots) = 0;
-  // Keeps the region of `kept`, a beginning of the shard's, and returns a store
-  // with the rest, which is that of `part`.
-  virtual std::unique_ptr<ShardStore> Split(const ShardRange& kept,
-                                            const ShardRange& part) = 0;
+  // Keeps `kept`, a beginning of the shard's region, and returns a store with
+  // the rest, which is `part`.
+  virtual std::unique_ptr<ShardStore> Split(const Region& kept,
+                                            const Region& part) = 0;
 
   // ---- Gradients.
   // InvalidArgument: why the frame of the push is no gradient of this shard. A
@@ -71,8 +72,8 @@ class ShardStore {
       const Payload& gradient) const = 0;
   // A checked gradient, split as Split() splits the store.
   virtual std::pair<Payload, Payload> SplitGradient(
-      const Payload& gradient, const ShardRange& kept,
-      const ShardRange& part) const = 0;
+      const Payload& gradient, const Region& kept,
+      const Region& part) const = 0;
 
   // One update from the sum of checked gradients, in their order, times
   // `scale`.
@@ -98,19 +99,18 @@ class StoreKind {
 
   // With the values that the table's initializer names, and slots of zeros.
   virtual std::unique_ptr<ShardStore> Initial(
-      const wire::Table& table, const ShardRange& range, uint64_t seed,
+      const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const = 0;
   // With these; Check() was asked.
-  virtual std::unique_ptr<ShardStore> Of(const ShardRange& range,
-                                         Payload values,
+  virtual std::unique_ptr<ShardStore> Of(const Region& region, Payload values,
                                          std::vector<Payload> slots) const = 0;
 
   // InvalidArgument: no values, slot or gradient of such a shard has so many
   // bytes. Asked before memory is allocated for what somebody announces.
-  virtual absl::Status CheckBytes(const ShardRange& range,
+  virtual absl::Status CheckBytes(const Region& region,
                                   uint64_t bytes) const = 0;
   // InvalidArgument: why these are not the values and slots of such a shard.
-  virtual absl::Status Check(const ShardRange& range, const Payload& values,
+  virtual absl::Status Check(const Region& region, const Payload& values,
                              absl::Span<const Payload> slots) const = 0;
   // The slot of zeros that belongs to checked values.
   virtual Payload ZeroSlot(const Payload& values) const = 0;
