@@ -53,6 +53,21 @@ void Decline(const PeerId& to, const Message& message, const ShardParts& at) {
   at.effects.sends.push_back(std::move(out));
 }
 
+// The copy takes what the message has for it. False: it could not.
+bool Take(LogCopy* copy, const PeerId& from, const Message& message,
+          const ShardParts& at) {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
+  if (taken.ok()) return true;
+  if (absl::IsInvalidArgument(taken)) {
+    at.counts.Malformed();
+    Decline(from, message, at);
+  } else {
+    at.Fail("copy", ShardId{hand_over.shard()}, taken);
+  }
+  return false;
+}
+
 // The feed of the shard to that thread; nullptr if there is none.
 const LogFeed* FeedTo(const ShardPlaces& places, ShardId shard, Owner target) {
   if (const ServedShard* const served = places.Served(shard))
@@ -106,12 +121,7 @@ void HandOvers::OnMove(const PeerId& from, const Message& message,
   LogCopy* const arriving = at.places.Arriving(shard);
   if (arriving == nullptr)  // Gone, and lost.
     return Decline(from, message, at);
-  if (const absl::Status taken =
-          arriving->OnHandOver(hand_over, message.payloads);
-      !taken.ok()) {
-    at.counts.Malformed();
-    return Decline(from, message, at);
-  }
+  if (!Take(arriving, from, message, at)) return;
   const bool owned = arriving->go().has_value();
   Confirm(from, hand_over, arriving, owned, at);
   if (!owned) return;
@@ -173,11 +183,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
     return Decline(from, message, at);
   if (IsNewer(feed, copy->feed())) copy->Follow(from, feed);
   if (copy->source() != from) return Decline(from, message, at);
-  if (const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
-      !taken.ok()) {
-    at.counts.Malformed();
-    return Decline(from, message, at);
-  }
+  if (!Take(copy, from, message, at)) return;
   if (const size_t bytes = copy->TakeBytesApplied(); bytes > 0)
     at.effects.work.push_back({.shard = shard, .bytes_applied = bytes});
   for (ShardMachine& part : copy->TakeParts()) {

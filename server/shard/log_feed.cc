@@ -430,7 +430,8 @@ absl::Status LogCopy::FinishCopy() {
   tensors_.clear();
   SL_RETURN_IF_ERROR(
       rule_->store->Check(range_.region, snapshot.values, snapshot.slots));
-  ShardMachine machine(rule_, range_, std::move(snapshot));
+  SL_ASSIGN_OR_RETURN(ShardMachine machine,
+                      ShardMachine::Create(rule_, range_, std::move(snapshot)));
   const ShardStore& store = machine.shard().store();
   for (const HeldGradient& held : machine.held())
     SL_RETURN_IF_ERROR(store.CheckGradient(held.gradient));

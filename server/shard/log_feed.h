@@ -191,7 +191,8 @@ class LogCopy {
   void Follow(const PeerId& source, const wire::Feed& feed);
 
   // Takes the entries that are next; ignores others. InvalidArgument: the
-  // message makes no sense, and nothing of the entry at fault was taken.
+  // message makes no sense, and nothing of the entry at fault was taken. Other
+  // errors are those of the shard's store.
   absl::Status OnHandOver(const wire::HandOver& message,
                           const std::vector<Payload>& payloads);
 

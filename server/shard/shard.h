@@ -21,14 +21,6 @@ class Shard {
   Shard(const ShardRange& range, Version version,
         std::unique_ptr<ShardStore> store)
       : range_(range), version_(version), store_(std::move(store)) {}
-  // Of a dense table: with initial values, slots zero.
-  Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
-        const Optimizer& optimizer);
-  // Of a dense table: what another shard was. `values` and each of `slots` has
-  // range.region.DenseBytes().
-  Shard(const ShardRange& range, Version version, Payload values,
-        std::vector<Payload> slots);
-
   Shard(const Shard& other)
       : Shard(other.range_, other.version_, other.store_->Clone()) {}
   Shard(Shard&&) = default;
@@ -42,21 +34,24 @@ class Shard {
   const Payload& values() const { return store_->values(); }
   const std::vector<Payload>& slots() const { return store_->slots(); }
 
+  // ---- Errors are those of the store: after one of them the shard is of no
+  // more use.
   // Keeps what is before `at`, which is inside, and returns the rest, of the
   // same version, as the shard `part`. Copies both.
-  Shard Split(int64_t at, ShardId part);
+  absl::StatusOr<Shard> Split(int64_t at, ShardId part);
 
   // Becomes what a worker's copy of it is, which steps by all-reduce made.
   // Values and slots were checked, and `slots` are as many as there are.
-  void Install(Version version, const Payload& values,
-               absl::Span<const Payload> slots);
+  absl::Status Install(Version version, const Payload& values,
+                       absl::Span<const Payload> slots);
 
   // One update from the sum of `gradients`, in their order, times `scale`; they
   // were checked. `memory` is what a next version is in, and the sum, which is
   // also returned in `*sum` if that is not null.
-  void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
-             float scale, const StepNumbers& numbers, PayloadMemory& memory,
-             Payload* sum = nullptr);
+  absl::Status Apply(const Optimizer& optimizer,
+                     absl::Span<const Payload> gradients, float scale,
+                     const StepNumbers& numbers, PayloadMemory& memory,
+                     Payload* sum = nullptr);
 
  private:
   ShardRange range_;
@@ -68,15 +63,15 @@ class Shard {
 // the rate of `numbers` the part of these workers. So one clock of all workers
 // moves the model by the same amount in every mode, and the optimizer's state,
 // which is made of gradients, has the same size in every mode and is of use
-// after the mode has changed.
-void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers,
-               const StepNumbers& numbers, PayloadMemory& memory,
-               Payload* sum = nullptr);
+// after the mode has changed. Errors are those of the store.
+absl::Status ApplyMean(Shard& shard, const Optimizer& optimizer,
+                       absl::Span<const Payload> gradients, int workers,
+                       const StepNumbers& numbers, PayloadMemory& memory,
+                       Payload* sum = nullptr);
 // The same bits as ApplyMean() of the gradients of all the workers, from their
 // sum.
-void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, const StepNumbers& numbers,
-                    PayloadMemory& memory);
+absl::Status ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
+                            const Payload& sum, int workers,
+                            const StepNumbers& numbers, PayloadMemory& memory);
 
 }  // namespace slackline

@@ -111,8 +111,9 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
         "the job goes on from a checkpoint, and this server was started "
         "without one: start every server with the same --resume");
   } else {
-    const std::unique_ptr<ShardStore> initial = rule.store->Initial(
-        table, range.region, at.options.seed, rule.optimizer);
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardStore> initial,
+                        rule.store->Initial(table, range.region,
+                                            at.options.seed, rule.optimizer));
     snapshot.values = initial->values();
     snapshot.slots = initial->slots();
   }
@@ -136,7 +137,7 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   snapshot.complete_clock = snapshot.min_clock;
   if (RuleFor(range)->delays != nullptr)
     snapshot.turns = TurnState{.plan = BeginningOf(range.shard, *at.view)};
-  return ShardMachine(RuleFor(range), range, std::move(snapshot));
+  return ShardMachine::Create(RuleFor(range), range, std::move(snapshot));
 }
 
 ServedShard ShardMaker::BeginToServe(ShardMachine machine, uint64_t term,

@@ -46,6 +46,7 @@ struct ShardParts {
   ShardCounts& counts;
   ServedShard::Effects& done;  // What the last call of a shard has left.
   ShardEffects& effects;
+  bool& failed;  // The thread cannot go on.
 
   // For a call of a shard that is served. Settle() follows, before any other.
   ServedShard::Call NewCall() const;
@@ -54,6 +55,10 @@ struct ShardParts {
   // Workers that the view does not have take part in the shard, which has just
   // become this thread's, no more.
   void RemoveStrangers(ServedShard& served) const;
+
+  // The thread cannot go on: it cannot `what` this shard.
+  void Fail(absl::string_view what, ShardId shard,
+            const absl::Status& why) const;
 
   // A message of this thread says as of which view it speaks.
   void Sign(wire::Header* header) const;

@@ -118,15 +118,16 @@ class RowStore : public ShardStore {
     return slots_;
   }
 
-  void Install(const Payload& values,
-               absl::Span<const Payload> slots) override {
+  absl::Status Install(const Payload& values,
+                       absl::Span<const Payload> slots) override {
     rows_ = *Decode(values);
     for (size_t i = 0; i < slots.size(); ++i) of_slots_[i] = *Decode(slots[i]);
     Changed();
+    return absl::OkStatus();
   }
 
-  std::unique_ptr<ShardStore> Split(const Region& /*kept*/,
-                                    const Region& part) override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& /*kept*/, const Region& part) override {
     std::vector<RowBlock> rest;
     for (RowBlock& slot : of_slots_) rest.push_back(slot.SplitOff(part));
     Changed();
@@ -162,7 +163,7 @@ class RowStore : public ShardStore {
     return {block.Encode(), rest.Encode()};
   }
 
-  void Apply(const Update& update) override {
+  absl::Status Apply(const Update& update) override {
     RowBlock sum{.region = rows_.region};
     for (const Payload& gradient : update.gradients) {
       const RowBlock block = *Decode(gradient);
@@ -187,6 +188,7 @@ class RowStore : public ShardStore {
     }
     if (update.sum != nullptr) *update.sum = sum.Encode();
     Changed();
+    return absl::OkStatus();
   }
 
  private:
@@ -215,7 +217,7 @@ class RowKind : public StoreKind {
  public:
   explicit RowKind(size_t width) : width_(width) {}
 
-  std::unique_ptr<ShardStore> Initial(
+  absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& /*table*/, const Region& region, uint64_t /*seed*/,
       const Optimizer& optimizer) const override {
     const RowBlock none{.region = region};
@@ -225,8 +227,9 @@ class RowKind : public StoreKind {
                               none));
   }
 
-  std::unique_ptr<ShardStore> Of(const Region& region, Payload values,
-                                 std::vector<Payload> slots) const override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& region, Payload values,
+      std::vector<Payload> slots) const override {
     std::vector<RowBlock> of_slots;
     for (const Payload& slot : slots) of_slots.push_back(*Decode(region, slot));
     return std::make_unique<RowStore>(width_, *Decode(region, values),

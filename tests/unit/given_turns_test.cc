@@ -70,7 +70,7 @@ ShardMachine Begin(const std::shared_ptr<const TableRule>& rule) {
          .incarnation = static_cast<Incarnation>(10 + rank)});
   }
   snapshot.turns = TurnState{.plan = ShardId{0}};
-  return ShardMachine(rule, range, std::move(snapshot));
+  return ShardMachine::Create(rule, range, std::move(snapshot)).value();
 }
 
 // That of elements [begin, end) of the table.
@@ -136,8 +136,9 @@ ShardMachine Travelled(const ShardMachine& shard) {
   SL_CHECK(fits.ok(), fits.ToString());
   std::vector<Payload> tensors = TensorsOf(snapshot);
   SL_CHECK(tensors.size() == TensorCount(message, 1), "another number");
-  return ShardMachine(shard.rule(), shard.shard().range(),
-                      DecodeSnapshot(message, 1, std::move(tensors)));
+  return ShardMachine::Create(shard.rule(), shard.shard().range(),
+                              DecodeSnapshot(message, 1, std::move(tensors)))
+      .value();
 }
 
 class GivenTurnsTest : public ::testing::TestWithParam<int> {

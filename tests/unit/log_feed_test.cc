@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
 #include "server/shard/store/dense_store.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 
 namespace slackline::log_feed_test {
@@ -78,7 +79,8 @@ ShardMachine NewShard(int workers) {
   table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
   table.mutable_initializer()->set_b(1);
   const std::shared_ptr<const TableRule> rule = Rule();
-  ShardMachine shard(rule, Shard(table, RangeOfShard(), 1, rule->optimizer));
+  ShardMachine shard(rule,
+                     DenseShard(table, RangeOfShard(), 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
   return shard;

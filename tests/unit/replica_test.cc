@@ -24,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/fake_group.h"
 #include "tests/support/modes.h"
 #include "tests/support/optimizers.h"
@@ -436,16 +437,20 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   ASSERT_TRUE(Step(*copy.replica, group.of(0), gradients, &group_failed).ok());
   for (size_t s = 0; s < state.shards.size(); ++s) {
     const ShardRange& range = copy.seen->shard(ShardId{static_cast<int>(s)});
-    Shard twin(range, state.shards[s].version, state.shards[s].values,
-               state.shards[s].slots);
+    Shard twin(
+        range, state.shards[s].version,
+        DenseKind()
+            ->Of(range.region, state.shards[s].values, state.shards[s].slots)
+            .value());
     const Payload gradient =
         Payload::Copy(gradients[static_cast<size_t>(range.table)].data() +
                           range.region.begin(),
                       range.region.DenseBytes());
     const Optimizer& rule = copy.seen->optimizer(range.table);
     PayloadMemory heap;
-    twin.Apply(rule, {gradient}, 1, {.learning_rate = rule.learning_rate()},
-               heap);
+    ASSERT_TRUE(twin.Apply(rule, {gradient}, 1,
+                           {.learning_rate = rule.learning_rate()}, heap)
+                    .ok());
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
@@ -464,17 +469,19 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheOptionsOfItsGradient) {
     const ShardRange& range = copy.seen->shard(ShardId{shard});
     const Optimizer& rule = copy.seen->optimizer(range.table);
     const auto table = static_cast<size_t>(range.table);
-    Shard& twin =
-        twins.emplace_back(copy.seen->table(range.table), range, kSeed, rule);
+    Shard& twin = twins.emplace_back(
+        DenseShard(copy.seen->table(range.table), range, kSeed, rule));
     PayloadMemory heap;
-    twin.Apply(
-        rule,
-        {Payload::Copy(gradients[table].data() + range.region.begin(),
-                       range.region.DenseBytes())},
-        1,
-        {.learning_rate = rule.learning_rate() * options[table].rate_factor,
-         .momentum = options[table].momentum},
-        heap);
+    ASSERT_TRUE(twin.Apply(rule,
+                           {Payload::Copy(
+                               gradients[table].data() + range.region.begin(),
+                               range.region.DenseBytes())},
+                           1,
+                           {.learning_rate = rule.learning_rate() *
+                                             options[table].rate_factor,
+                            .momentum = options[table].momentum},
+                           heap)
+                    .ok());
   }
   FakeGroup group(1);
   copy.replica->StartStep();

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "server/shard/shard_machine.h"
 #include "server/shard/store/dense_store.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 #include "tests/support/optimizers.h"
 
@@ -37,7 +38,7 @@ inline ShardMachine NewMachine(const std::string& optimizer, int workers) {
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
   const ShardRange range{.shard = ShardId{3},
                          .region = {2, 2 + kMachineElements}};
-  ShardMachine machine(rule, Shard(table, range, 1, rule->optimizer));
+  ShardMachine machine(rule, DenseShard(table, range, 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(machine.Apply(JoinRecord{.who = Life(rank)}).ok(), "no join");
   return machine;

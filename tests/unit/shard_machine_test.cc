@@ -47,6 +47,12 @@ ShardOutcome Do(ShardMachine& shard, const ShardRecord& record) {
   return *std::move(outcome);
 }
 
+ShardMachine CopyOf(const ShardMachine& shard) {
+  return ShardMachine::Create(shard.rule(), shard.shard().range(),
+                              shard.Snapshot())
+      .value();
+}
+
 // The gradients, at any alignment, added in their order.
 Payload SumOf(const std::vector<Payload>& gradients) {
   Payload sum = Payload::Allocate(gradients.front().size());
@@ -103,8 +109,7 @@ TEST(ShardMachineTest, TheRunningSizeIsThatOfWhatWasApplied) {
   Do(shard, Applied(0, 1, 3));  // Not measured.
   Do(shard, Measured(Applied(1, 0, 3), 5));
   EXPECT_EQ(shard.running_rms(), RunningRms(3.5, 2));
-  const ShardMachine copy(shard.rule(), shard.shard().range(),
-                          shard.Snapshot());
+  const ShardMachine copy = CopyOf(shard);
   EXPECT_EQ(copy.running_rms(), shard.running_rms());
 }
 
@@ -157,7 +162,7 @@ TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
   gradient.options.rate_factor = 0.5;
   Do(shard, gradient);
   // Also elsewhere, and though rank 0 has nothing to give.
-  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  ShardMachine copy = CopyOf(shard);
   for (ShardMachine* const each : {&shard, &copy}) {
     Do(*each, AdvanceRecord{.who = Life(0), .clock = 1});
     EXPECT_EQ(ValueOf(*each), -0.5f * (3 + 6) / 2);
@@ -252,9 +257,9 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
     const ShardRange range{.shard = ShardId{0},
                            .region = Region::First(elements)};
-    Shard of_each(table, range, 1, optimizer);
-    Shard of_sum(table, range, 1, optimizer);
-    Shard adding(table, range, 1, optimizer);
+    Shard of_each = DenseShard(table, range, 1, optimizer);
+    Shard of_sum = DenseShard(table, range, 1, optimizer);
+    Shard adding = DenseShard(table, range, 1, optimizer);
     PayloadMemory heap;
     std::vector<Payload> gradients;
     const int workers = static_cast<int>(rng.Between(1, 20));
@@ -268,14 +273,17 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
       }
       gradients.push_back(frame.Slice(offset, range.region.DenseBytes()));
     }
-    ApplyMean(of_each, optimizer, gradients, workers, {.learning_rate = 0.3},
-              heap);
+    ASSERT_TRUE(ApplyMean(of_each, optimizer, gradients, workers,
+                          {.learning_rate = 0.3}, heap)
+                    .ok());
     Payload sum;
-    ApplyMean(adding, optimizer, gradients, workers, {.learning_rate = 0.3},
-              heap, &sum);
+    ASSERT_TRUE(ApplyMean(adding, optimizer, gradients, workers,
+                          {.learning_rate = 0.3}, heap, &sum)
+                    .ok());
     ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
-    ApplyMeanOfSum(of_sum, optimizer, sum, workers, {.learning_rate = 0.3},
-                   heap);
+    ASSERT_TRUE(ApplyMeanOfSum(of_sum, optimizer, sum, workers,
+                               {.learning_rate = 0.3}, heap)
+                    .ok());
     for (const Shard* const other : {&of_sum, &adding}) {
       ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
       for (size_t i = 0; i < of_each.slots().size(); ++i)
@@ -388,7 +396,7 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
 
 TEST(ShardMachineTest, ACopyGoesItsOwnWay) {
   ShardMachine shard = NewMachine(kPlainSgd, 1);
-  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  ShardMachine copy = CopyOf(shard);
   Do(copy, Applied(0, 0, 2));
   EXPECT_EQ(ValueOf(shard), 0);
   EXPECT_EQ(ValueOf(copy), -2);

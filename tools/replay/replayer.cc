@@ -11,6 +11,7 @@
 #include "common/config/stop_rules.h"
 #include "common/metrics/staleness.h"
 #include "common/status.h"
+#include "server/shard/store/store_kinds.h"
 #include "worker/session/job_length.h"
 #include "worker/session/metric_records.h"
 #include "worker/train/evaluator.h"
@@ -126,9 +127,12 @@ absl::Status Replayer::Prepare() {
   for (size_t shard = 0; shard < count; ++shard) {
     const ShardRange& range = view_->shard(ShardId{static_cast<int>(shard)});
     const wire::Table& table = view_->table(range.table);
-    shards_.emplace_back(table, range,
-                         static_cast<uint64_t>(config_.train().seed()),
-                         update_rule_.optimizer);
+    SL_ASSIGN_OR_RETURN(
+        std::unique_ptr<ShardStore> store,
+        StoreKindOf(table)->Initial(
+            table, range.region, static_cast<uint64_t>(config_.train().seed()),
+            update_rule_.optimizer));
+    shards_.emplace_back(range, 0, std::move(store));
     rules_.push_back(rules.For(table.name()));
     running_rms_.emplace_back();
   }
@@ -355,9 +359,10 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   PayloadMemory heap;
   const int workers =
       mean ? static_cast<int>(gradients.size()) : update.workers;
-  ApplyMean(shard, update_rule_.optimizer, gradients, workers,
-            update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
-            heap);
+  SL_RETURN_IF_ERROR(ApplyMean(
+      shard, update_rule_.optimizer, gradients, workers,
+      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
+      heap));
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

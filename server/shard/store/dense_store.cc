@@ -1,6 +1,7 @@
 #include "server/shard/store/dense_store.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,22 @@ absl::Status CheckTensor(size_t bytes, size_t of_shard) {
       absl::StrCat("a tensor of ", bytes, " bytes; the shard has ", of_shard));
 }
 
+// Does what needs so many bytes for `what`. The only place that knows that
+// memory of the heap is refused by an exception.
+template <typename Fn>
+absl::Status WithMemory(size_t bytes, absl::string_view what, Fn fn) {
+  try {
+    fn();
+    return absl::OkStatus();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this machine has no memory for the ", bytes, " bytes of ", what,
+        "; give the job more servers, or the machine more memory"));
+  }
+}
+
+constexpr absl::string_view kState = "its values and optimizer slots";
+
 Payload Zeros(size_t bytes) {
   Payload zeros = Payload::Allocate(bytes);
   std::memset(zeros.MutableData(), 0, bytes);
@@ -28,22 +45,27 @@ Payload Zeros(size_t bytes) {
 
 class Kind : public StoreKind {
  public:
-  std::unique_ptr<ShardStore> Initial(
+  absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const override {
-    Payload values = Payload::Allocate(region.DenseBytes());
+    const size_t bytes = region.DenseBytes();
+    const auto slot_count = static_cast<size_t>(optimizer.slot_count());
+    Payload values;
+    std::vector<Payload> slots;
+    SL_RETURN_IF_ERROR(WithMemory((1 + slot_count) * bytes, kState, [&] {
+      values = Payload::Allocate(bytes);
+      for (size_t i = 0; i < slot_count; ++i) slots.push_back(Zeros(bytes));
+    }));
     InitializeElements(
         table, seed, region.begin(),
         absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
                        static_cast<size_t>(region.size())));
-    std::vector<Payload> slots;
-    for (int i = 0; i < optimizer.slot_count(); ++i)
-      slots.push_back(Zeros(region.DenseBytes()));
     return Of(region, std::move(values), std::move(slots));
   }
 
-  std::unique_ptr<ShardStore> Of(const Region& /*region*/, Payload values,
-                                 std::vector<Payload> slots) const override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& /*region*/, Payload values,
+      std::vector<Payload> slots) const override {
     return std::make_unique<DenseStore>(std::move(values), std::move(slots));
   }
 
@@ -74,30 +96,35 @@ std::unique_ptr<ShardStore> DenseStore::Clone() const {
   return std::make_unique<DenseStore>(values_, slots_);
 }
 
-void DenseStore::Install(const Payload& values,
-                         absl::Span<const Payload> slots) {
+absl::Status DenseStore::Install(const Payload& values,
+                                 absl::Span<const Payload> slots) {
   // Memory of our own, aligned and writable, and not a frame of the network.
   const auto own = [](const Payload& payload) {
     return Payload::Copy(payload.data(), payload.size());
   };
-  values_ = own(values);
   placed_ = false;
-  for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
   retired_.clear();
+  return WithMemory(StateBytes(), kState, [&] {
+    values_ = own(values);
+    for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
+  });
 }
 
-std::unique_ptr<ShardStore> DenseStore::Split(const Region& kept,
-                                              const Region& part) {
+absl::StatusOr<std::unique_ptr<ShardStore>> DenseStore::Split(
+    const Region& kept, const Region& part) {
   const auto slice = [](const Payload& whole, size_t offset, size_t bytes) {
     return Payload::Copy(whole.data() + offset, bytes);
   };
   std::vector<Payload> part_slots;
-  for (Payload& slot : slots_) {
-    part_slots.push_back(slice(slot, kept.DenseBytes(), part.DenseBytes()));
-    slot = slice(slot, 0, kept.DenseBytes());
-  }
-  Payload part_values = slice(values_, kept.DenseBytes(), part.DenseBytes());
-  values_ = slice(values_, 0, kept.DenseBytes());
+  Payload part_values;
+  SL_RETURN_IF_ERROR(WithMemory(StateBytes(), "its two parts", [&] {
+    for (Payload& slot : slots_) {
+      part_slots.push_back(slice(slot, kept.DenseBytes(), part.DenseBytes()));
+      slot = slice(slot, 0, kept.DenseBytes());
+    }
+    part_values = slice(values_, kept.DenseBytes(), part.DenseBytes());
+    values_ = slice(values_, 0, kept.DenseBytes());
+  }));
   placed_ = false;
   retired_.clear();
   return std::make_unique<DenseStore>(std::move(part_values),
@@ -159,7 +186,12 @@ Payload DenseStore::TakeFreeBuffer(PayloadMemory& memory) {
   return memory.Allocate(values_.size());
 }
 
-void DenseStore::Apply(const Update& update) {
+absl::Status DenseStore::Apply(const Update& update) {
+  return WithMemory(StateBytes(), "its next version",
+                    [&] { ApplyOrThrow(update); });
+}
+
+void DenseStore::ApplyOrThrow(const Update& update) {
   std::vector<const std::byte*> gradient_data;
   gradient_data.reserve(update.gradients.size());
   for (const Payload& gradient : update.gradients) {

@@ -22,9 +22,10 @@ class DenseStore : public ShardStore {
   std::unique_ptr<ShardStore> Clone() const override;
   const Payload& values() const override { return values_; }
   const std::vector<Payload>& slots() const override { return slots_; }
-  void Install(const Payload& values, absl::Span<const Payload> slots) override;
-  std::unique_ptr<ShardStore> Split(const Region& kept,
-                                    const Region& part) override;
+  absl::Status Install(const Payload& values,
+                       absl::Span<const Payload> slots) override;
+  absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& kept, const Region& part) override;
   absl::Status CheckFrame(const wire::Push& push,
                           const Payload& frame) const override;
   absl::StatusOr<Payload> GradientIn(const wire::Push& push,
@@ -37,10 +38,12 @@ class DenseStore : public ShardStore {
                                             const Region& kept,
                                             const Region& part) const override;
   // One pass over gradients, values and slots.
-  void Apply(const Update& update) override;
+  absl::Status Apply(const Update& update) override;
 
  private:
   size_t elements() const { return values_.size() / sizeof(float); }
+  size_t StateBytes() const { return (1 + slots_.size()) * values_.size(); }
+  void ApplyOrThrow(const Update& update);
   // Memory for the next version that nobody reads any more.
   Payload TakeFreeBuffer(PayloadMemory& memory);
   // Makes the slots writable, by a copy where somebody reads them.

@@ -10,6 +10,11 @@
 // is the store's own; two stores with equal payloads are equal. Payloads that a
 // store has given away never change, so who reads one has one version.
 //
+// Whatever needs memory may fail: ResourceExhausted says for how many bytes of
+// what there is none, and any other error but InvalidArgument what else the
+// device lacks. The job cannot go on with such a shard, and nothing but its
+// destructor is called of the store afterwards.
+//
 // Deterministic: no I/O, threads, time or randomness, and no order of a hash
 // map may reach a payload or a sum. Thread-compatible; payloads may be dropped
 // on any thread.
@@ -47,12 +52,12 @@ class ShardStore {
   virtual const std::vector<Payload>& slots() const = 0;
 
   // Becomes this; StoreKind::Check() was asked, and there are as many slots.
-  virtual void Install(const Payload& values,
-                       absl::Span<const Payload> slots) = 0;
+  virtual absl::Status Install(const Payload& values,
+                               absl::Span<const Payload> slots) = 0;
   // Keeps `kept`, a beginning of the shard's region, and returns a store with
   // the rest, which is `part`.
-  virtual std::unique_ptr<ShardStore> Split(const Region& kept,
-                                            const Region& part) = 0;
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& kept, const Region& part) = 0;
 
   // ---- Gradients.
   // InvalidArgument: why the frame of the push is no gradient of this shard. A
@@ -89,7 +94,7 @@ class ShardStore {
     // update from it alone gives the same bits.
     Payload* sum = nullptr;
   };
-  virtual void Apply(const Update& update) = 0;
+  virtual absl::Status Apply(const Update& update) = 0;
 };
 
 // What the stores of a table are. Immutable; any thread may call anything.
@@ -98,12 +103,13 @@ class StoreKind {
   virtual ~StoreKind() = default;
 
   // With the values that the table's initializer names, and slots of zeros.
-  virtual std::unique_ptr<ShardStore> Initial(
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const = 0;
   // With these; Check() was asked.
-  virtual std::unique_ptr<ShardStore> Of(const Region& region, Payload values,
-                                         std::vector<Payload> slots) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& region, Payload values,
+      std::vector<Payload> slots) const = 0;
 
   // InvalidArgument: no values, slot or gradient of such a shard has so many
   // bytes. Asked before memory is allocated for what somebody announces.
