@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "server/shard/shard.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
 
 namespace slackline {
 

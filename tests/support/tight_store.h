@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
 
 namespace slackline {
 

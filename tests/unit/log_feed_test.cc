@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
 #include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 

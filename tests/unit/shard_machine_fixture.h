@@ -8,7 +8,7 @@
 #include "common/optim/optimizer.h"
 #include "common/status.h"
 #include "server/shard/shard_machine.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
 #include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 #include "tests/support/optimizers.h"

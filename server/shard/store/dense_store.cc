@@ -1,13 +1,19 @@
-#include "server/shard/store/dense_store.h"
-
+// DenseStore: a float for each element of the shard, and one for each of its
+// optimizer slots. Payloads are these floats, and so are gradients.
+//
+// Apply() writes in place when nobody holds the values and they are where they
+// should be, else into other buffers.
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/compress/gradient_code.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
+#include "server/shard/store/store_kinds.h"
 
 namespace slackline {
 namespace {
@@ -42,6 +48,50 @@ Payload Zeros(size_t bytes) {
   std::memset(zeros.MutableData(), 0, bytes);
   return zeros;
 }
+
+class DenseStore : public ShardStore {
+ public:
+  // `values` and each of `slots` has the bytes of the shard.
+  DenseStore(Payload values, std::vector<Payload> slots)
+      : values_(std::move(values)), slots_(std::move(slots)) {}
+
+  std::unique_ptr<ShardStore> Clone() const override;
+  const Payload& values() const override { return values_; }
+  const std::vector<Payload>& slots() const override { return slots_; }
+  absl::Status Install(const Payload& values,
+                       absl::Span<const Payload> slots) override;
+  absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& kept, const Region& part) override;
+  absl::Status CheckFrame(const wire::Push& push,
+                          const Payload& frame) const override;
+  absl::StatusOr<Payload> GradientIn(const wire::Push& push,
+                                     const Payload& frame) const override;
+  absl::Status CheckGradient(const Payload& gradient) const override;
+  absl::Span<const std::byte> FloatsOf(const Payload& gradient) const override {
+    return gradient.bytes();
+  }
+  std::pair<Payload, Payload> SplitGradient(const Payload& gradient,
+                                            const Region& kept,
+                                            const Region& part) const override;
+  // One pass over gradients, values and slots.
+  absl::Status Apply(const Update& update) override;
+
+ private:
+  size_t elements() const { return values_.size() / sizeof(float); }
+  size_t StateBytes() const { return (1 + slots_.size()) * values_.size(); }
+  void ApplyOrThrow(const Update& update);
+  // Memory for the next version that nobody reads any more.
+  Payload TakeFreeBuffer(PayloadMemory& memory);
+  // Makes the slots writable, by a copy where somebody reads them.
+  void OwnSlots();
+
+  Payload values_;
+  // They are in memory that Apply() was given.
+  bool placed_ = false;
+  std::vector<Payload> slots_;
+  // Earlier buffers that readers may still hold; reused when they let go.
+  std::vector<Payload> retired_;
+};
 
 class Kind : public StoreKind {
  public:
@@ -85,12 +135,6 @@ class Kind : public StoreKind {
     return Zeros(values.size());
   }
 };
-
-}  // namespace
-
-std::shared_ptr<const StoreKind> DenseKind() {
-  return std::make_shared<const Kind>();
-}
 
 std::unique_ptr<ShardStore> DenseStore::Clone() const {
   return std::make_unique<DenseStore>(values_, slots_);
@@ -228,6 +272,12 @@ void DenseStore::ApplyOrThrow(const Update& update) {
     retired_.push_back(std::move(values_));
   }
   values_ = std::move(next);
+}
+
+}  // namespace
+
+std::shared_ptr<const StoreKind> DenseKind() {
+  return std::make_shared<const Kind>();
 }
 
 }  // namespace slackline
