@@ -28,13 +28,9 @@ PushEntry PushEntry::SplitAt(const ShardSplit& split) {
       break;
     }
     case Kind::kInstallation: {
-      const size_t kept_bytes = split.kept_bytes();
-      const auto divide = [&](Payload& kept_part, Payload& rest_part) {
-        rest_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
-        kept_part = kept_part.Slice(0, kept_bytes);
-      };
-      divide(values, rest.values);
-      for (size_t i = 0; i < slots.size(); ++i) divide(slots[i], rest.slots[i]);
+      rest.values = split.TakeRest(&values);
+      for (size_t i = 0; i < slots.size(); ++i)
+        rest.slots[i] = split.TakeRest(&slots[i]);
       for (PushEntry* const part : {this, &rest})
         part->hash = StateHash(part->version, part->values, part->slots);
       break;
