@@ -306,7 +306,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     SL_RETURN_IF_ERROR(Compute(rank, update.clock));
     Step& step = steps_[StepId(rank, update.clock)];
     Payload gradient = step.gradients[static_cast<size_t>(range.table)].Slice(
-        static_cast<size_t>(range.region.begin()) * sizeof(float),
+        RegionOf(view_->table(range.table)).DenseOffset(range.region),
         range.region.DenseBytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
