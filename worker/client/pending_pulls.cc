@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/status.h"
+#include "worker/client/shard_tensors.h"
 
 namespace slackline {
 
@@ -66,9 +67,9 @@ void PendingPulls::Split(const std::shared_ptr<const View>& view,
       ++pending.missing_of[static_cast<size_t>(table)];
       continue;
     }
-    shards.back().values = split.TakeRest(&shards[kept].values);
+    shards.back().values = TakeRest(&shards[kept].values, split);
     for (size_t i = 0; i < shards[kept].slots.size(); ++i)
-      shards.back().slots[i] = split.TakeRest(&shards[kept].slots[i]);
+      shards.back().slots[i] = TakeRest(&shards[kept].slots[i], split);
   }
 }
 

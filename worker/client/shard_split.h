@@ -5,21 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/payload.h"
-
 namespace slackline {
 
 struct ShardSplit {
   int32_t kept = 0;          // The shard that keeps its number,
   int32_t cut_off = 0;       // and the one that has its elements from
   size_t kept_elements = 0;  // this one on.
-  // Takes what is the other shard's off a tensor of the whole.
-  Payload TakeRest(Payload* tensor) const {
-    const size_t kept_bytes = kept_elements * sizeof(float);
-    Payload rest = tensor->Slice(kept_bytes, tensor->size() - kept_bytes);
-    *tensor = tensor->Slice(0, kept_bytes);
-    return rest;
-  }
 };
 
 }  // namespace slackline

@@ -1,9 +1,8 @@
-#include "worker/client/pull_answer.h"
+#include "worker/client/shard_tensors.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/compress/gradient_code.h"
 #include "common/io/state_hash.h"
 
 namespace slackline {
@@ -31,6 +30,20 @@ size_t BytesOfValues(const View& view, int32_t shard, PullKind kind) {
 }
 
 }  // namespace
+
+CodedGradient PartOf(const CodedGradient& gradient, const Region& whole,
+                     const Region& part) {
+  return Slice(gradient, static_cast<size_t>(whole.size()),
+               whole.DenseOffset(part) / sizeof(float),
+               static_cast<size_t>(part.size()));
+}
+
+Payload TakeRest(Payload* tensor, const ShardSplit& split) {
+  const size_t kept_bytes = split.kept_elements * sizeof(float);
+  Payload rest = tensor->Slice(kept_bytes, tensor->size() - kept_bytes);
+  *tensor = tensor->Slice(0, kept_bytes);
+  return rest;
+}
 
 size_t AnswerBytes(const View& view, int32_t shard, PullKind kind) {
   return BytesOfValues(view, shard, kind) +
