@@ -70,13 +70,13 @@ absl::StatusOr<View::Ranges> View::RangesOf(const wire::View& proto) {
                    table.first_shard(),
                    ", expected at least 1 element and shard ", count());
     }
-    if ((elements - 1) / table.shard_elements() >= kShardsMax - count()) {
+    const Region whole = RegionOf(table);
+    if ((whole.size() - 1) / table.shard_elements() >= kShardsMax - count()) {
       return Unfit(proto.number(), "table ",
                    Shortened(table.name(), kNameBytesShown),
                    " makes it more than ", kShardsMax, " shards");
     }
-    for (const Region& region :
-         Region::First(elements).Pieces(table.shard_elements())) {
+    for (const Region& region : whole.Pieces(table.shard_elements())) {
       ranges.shards.push_back({.shard = ShardId{static_cast<int32_t>(count())},
                                .table = TableId{t},
                                .region = region});
