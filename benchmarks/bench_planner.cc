@@ -193,7 +193,7 @@ class Cluster {
       shard.thread = static_cast<int>(Mix64(options.seed + i) %
                                       static_cast<uint64_t>(options.servers));
       shard.bytes = options.elements * kBytesPerElement;
-      shard.end = options.elements;
+      shard.region = Region::First(options.elements);
       shards_.push_back(shard);
       whole_.push_back(i);
     }
@@ -202,9 +202,8 @@ class Cluster {
 
   void SetDemand(const Popularity& popularity) {
     for (size_t i = 0; i < shards_.size(); ++i) {
-      const double share =
-          static_cast<double>(shards_[i].end - shards_[i].begin) /
-          static_cast<double>(options_.elements);
+      const double share = static_cast<double>(shards_[i].region.size()) /
+                           static_cast<double>(options_.elements);
       shards_[i].demand = share * popularity.demand(whole_[i]);
     }
   }
@@ -213,20 +212,21 @@ class Cluster {
   bool CarryOut(const PlannerResult& plan, const PlannerOptions& bounds) {
     for (const PlannerSplit& split : plan.splits) {
       PlannerShard& shard = shards_[static_cast<size_t>(split.shard)];
-      if (split.at - shard.begin < bounds.split_elements_min ||
-          shard.end - split.at < bounds.split_elements_min ||
+      const auto [kept, rest] = shard.region.Cut(split.at);
+      if (kept.size() < bounds.split_elements_min ||
+          rest.size() < bounds.split_elements_min ||
           static_cast<size_t>(split.new_shard) != shards_.size()) {
         return Wrong("split", split.shard);
       }
       PlannerShard piece = shard;
-      const double part = static_cast<double>(shard.end - split.at) /
-                          static_cast<double>(shard.end - shard.begin);
+      const double part = static_cast<double>(rest.size()) /
+                          static_cast<double>(shard.region.size());
       piece.shard = split.new_shard;
-      piece.begin = split.at;
+      piece.region = rest;
       piece.bytes =
           static_cast<int64_t>(part * static_cast<double>(shard.bytes));
       piece.demand = part * shard.demand;
-      shard.end = split.at;
+      shard.region = kept;
       shard.bytes -= piece.bytes;
       shard.demand -= piece.demand;
       whole_.push_back(whole_[static_cast<size_t>(split.shard)]);

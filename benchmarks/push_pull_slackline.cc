@@ -116,10 +116,10 @@ class SlacklineWorker : public PushPullWorker {
       const ShardRange& range =
           parameters->view->shard(ShardId{static_cast<int32_t>(i)});
       const Payload& values = parameters->shards[i].values;
-      if (values.size() != range.bytes() ||
+      if (values.size() != range.region.DenseBytes() ||
           std::memcmp(values.data(),
-                      expected_.data() + range.begin * sizeof(float),
-                      range.bytes()) != 0) {
+                      expected_.data() + range.region.begin() * sizeof(float),
+                      range.region.DenseBytes()) != 0) {
         return absl::InternalError(
             absl::StrCat("slackline: wrong bytes pulled of shard ", i));
       }

@@ -37,8 +37,8 @@ absl::string_view BytesOf(const Payload& payload) {
   return {reinterpret_cast<const char*>(payload.data()), payload.size()};
 }
 
-std::string PieceName(absl::string_view table, int64_t begin, int64_t end) {
-  return absl::StrCat(table, "[", begin, ", ", end, ")");
+std::string PieceName(absl::string_view table, const Region& region) {
+  return absl::StrCat(table, region.Text());
 }
 
 std::string TensorName(absl::string_view piece, int slot) {
@@ -46,7 +46,12 @@ std::string TensorName(absl::string_view piece, int slot) {
 }
 
 std::string PieceName(const PartFile::Piece& piece) {
-  return PieceName(piece.table, piece.begin, piece.end);
+  return PieceName(piece.table, piece.region);
+}
+
+// Of its values and slots.
+int64_t BytesOf(const PartFile::Piece& piece) {
+  return static_cast<int64_t>(piece.region.DenseBytes()) * (1 + piece.slots);
 }
 
 std::string MetadataText(Version version, uint64_t hash,
@@ -103,28 +108,31 @@ std::optional<PartFile::Piece> ParsePieceName(const std::string& name) {
   absl::string_view range(name);
   range.remove_prefix(bracket + 1);
   const size_t comma = range.find(',');
+  int64_t begin = 0;
   if (comma == absl::string_view::npos ||
-      !absl::SimpleAtoi(range.substr(0, comma), &piece.begin)) {
+      !absl::SimpleAtoi(range.substr(0, comma), &begin)) {
     return std::nullopt;
   }
   range.remove_prefix(comma);
+  int64_t end = 0;
   if (!absl::ConsumePrefix(&range, ", ") || !absl::ConsumeSuffix(&range, ")") ||
-      !absl::SimpleAtoi(range, &piece.end) || PieceName(piece) != name) {
+      !absl::SimpleAtoi(range, &end)) {
     return std::nullopt;
   }
+  piece.region = {begin, end};
+  if (PieceName(piece) != name) return std::nullopt;
   return piece;
 }
 
-// What is wrong with a piece by itself; empty: nothing.
-std::string WhyNoPiece(const PartFile::Piece& piece) {
-  if (piece.table.size() > kTableNameBytesMax) {
-    return absl::StrCat("its table's name has ", piece.table.size(),
-                        " bytes, above ", kTableNameBytesMax);
+// What is wrong with such a piece by itself; empty: nothing.
+std::string WhyNoPiece(const std::string& table, const Region& region) {
+  if (table.size() > kTableNameBytesMax) {
+    return absl::StrCat("its table's name has ", table.size(), " bytes, above ",
+                        kTableNameBytesMax);
   }
-  if (piece.begin < 0 || piece.begin >= piece.end ||
-      piece.end > kTableElementsMax) {
-    return absl::StrCat("[", piece.begin, ", ", piece.end,
-                        ") are no elements of [0, ", kTableElementsMax, ")");
+  constexpr Region kLargest = Region::First(kTableElementsMax);
+  if (!kLargest.Contains(region)) {
+    return absl::StrCat(region.Text(), " are no elements of ", kLargest.Text());
   }
   return "";
 }
@@ -154,14 +162,13 @@ absl::StatusOr<checkpoint::Part> WritePart(
   std::vector<TensorHeading> headings;
   TensorMetadata metadata;
   for (const ShardState& shard : shards) {
-    const std::string name = PieceName(shard.table, shard.begin, shard.end);
-    if (const std::string why = WhyNoPiece(
-            {.table = shard.table, .begin = shard.begin, .end = shard.end});
+    const std::string name = PieceName(shard.table, shard.region);
+    if (const std::string why = WhyNoPiece(shard.table, shard.region);
         !why.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("write ", path, ": shard ", name, ": ", why));
     }
-    const std::vector<int64_t> shape = {shard.end - shard.begin};
+    const std::vector<int64_t> shape = {shard.region.size()};
     headings.push_back({name, "F32", shape, shard.values.size()});
     for (size_t s = 0; s < shard.slots.size(); ++s) {
       headings.push_back({TensorName(name, static_cast<int>(s)), "F32", shape,
@@ -278,7 +285,8 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
             "is neither a shard, as in 'table[0, 100)', nor the next slot of "
             "the one before it");
       }
-      if (const std::string why = WhyNoPiece(*piece); !why.empty())
+      if (const std::string why = WhyNoPiece(piece->table, piece->region);
+          !why.empty())
         return bad(why);
       const auto metadata = header.metadata.find(tensor.name);
       if (metadata == header.metadata.end() ||
@@ -296,7 +304,7 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
     } else {
       ++pieces_.back().slots;
     }
-    const int64_t elements = pieces_.back().end - pieces_.back().begin;
+    const int64_t elements = pieces_.back().region.size();
     if (tensor.shape != std::vector<int64_t>{elements}) {
       return bad(absl::StrCat("its shape is not [", elements, "]"));
     }
@@ -332,18 +340,15 @@ absl::Status PartFile::ReadAt(int64_t offset, size_t bytes, void* to) const {
 }
 
 absl::Status PartFile::Damaged(const Piece& piece, uint64_t hash) const {
-  const int64_t bytes =
-      (piece.end - piece.begin) * kPartFloatBytes * (1 + piece.slots);
   return absl::DataLossError(absl::StrFormat(
       "%s: bytes [%d, %d), shard %s: have the hash %016x, and the header says "
       "%016x; the file is damaged",
-      path_, piece.offset, piece.offset + bytes,
+      path_, piece.offset, piece.offset + BytesOf(piece),
       Shortened(PieceName(piece), kTensorNameBytesShown), hash, piece.hash));
 }
 
 absl::Status PartFile::Check(const Piece& piece) const {
-  int64_t left =
-      (piece.end - piece.begin) * kPartFloatBytes * (1 + piece.slots);
+  int64_t left = BytesOf(piece);
   int64_t offset = piece.offset;
   std::vector<std::byte> buffer(
       std::min(static_cast<size_t>(left), kCheckBytes));
@@ -361,17 +366,14 @@ absl::Status PartFile::Check(const Piece& piece) const {
 
 absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
   ShardState shard = {.table = piece.table,
-                      .begin = piece.begin,
-                      .end = piece.end,
+                      .region = piece.region,
                       .version = piece.version,
                       .values = {},
                       .running_rms = piece.running_rms};
-  const size_t bytes =
-      static_cast<size_t>((piece.end - piece.begin) * kPartFloatBytes);
   for (int tensor = 0; tensor <= piece.slots; ++tensor) {
-    Payload payload = Payload::Allocate(bytes);
-    SL_RETURN_IF_ERROR(ReadTensor(piece, tensor, piece.begin, piece.end,
-                                  payload.MutableData()));
+    Payload payload = Payload::Allocate(piece.region.DenseBytes());
+    SL_RETURN_IF_ERROR(
+        ReadTensor(piece, tensor, piece.region, payload.MutableData()));
     if (tensor == 0) {
       shard.values = std::move(payload);
     } else {
@@ -383,15 +385,16 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
   return shard;
 }
 
-absl::Status PartFile::ReadTensor(const Piece& piece, int tensor, int64_t begin,
-                                  int64_t end, std::byte* to) const {
-  SL_CHECK(tensor >= 0 && tensor <= piece.slots && begin >= piece.begin &&
-               begin <= end && end <= piece.end,
-           PieceName(piece));
-  const int64_t before =
-      tensor * (piece.end - piece.begin) + (begin - piece.begin);
-  return ReadAt(piece.offset + before * kPartFloatBytes,
-                static_cast<size_t>((end - begin) * kPartFloatBytes), to);
+absl::Status PartFile::ReadTensor(const Piece& piece, int tensor,
+                                  const Region& region, std::byte* to) const {
+  SL_CHECK(
+      tensor >= 0 && tensor <= piece.slots && piece.region.Contains(region),
+      PieceName(piece));
+  const size_t before =
+      static_cast<size_t>(tensor) * piece.region.DenseBytes() +
+      piece.region.DenseOffset(region);
+  return ReadAt(piece.offset + static_cast<int64_t>(before),
+                region.DenseBytes(), to);
 }
 
 }  // namespace slackline

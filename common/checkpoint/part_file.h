@@ -42,8 +42,7 @@ class PartFile {
   // Where a shard lies, without its tensors.
   struct Piece {
     std::string table;
-    int64_t begin = 0;
-    int64_t end = 0;
+    Region region;
     Version version = 0;
     int slots = 0;
     int64_t offset = 0;  // Of the values in the file; the slots follow.
@@ -64,11 +63,10 @@ class PartFile {
   // for a large piece than for a small one.
   absl::Status Check(const Piece& piece) const;
   absl::StatusOr<ShardState> Read(const Piece& piece) const;
-  // Elements [begin, end) of the table, which are within the piece: of its
-  // values (tensor 0), or of its slot tensor - 1. They are not checked: the
-  // hash is of all of the piece.
-  absl::Status ReadTensor(const Piece& piece, int tensor, int64_t begin,
-                          int64_t end, std::byte* to) const;
+  // A region within the piece: of its values (tensor 0), or of its slot
+  // tensor - 1. It is not checked: the hash is of all of the piece.
+  absl::Status ReadTensor(const Piece& piece, int tensor, const Region& region,
+                          std::byte* to) const;
   // What Check() says of a piece with another hash.
   absl::Status Damaged(const Piece& piece, uint64_t hash) const;
 

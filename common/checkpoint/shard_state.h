@@ -2,7 +2,6 @@
 // from.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,15 +9,15 @@
 #include "common/ids.h"
 #include "common/optim/gradient_bound.h"
 #include "common/payload.h"
+#include "common/region.h"
 
 namespace slackline {
 
-// Elements [begin, end) of a table. The tensors are references, each of
-// end - begin floats.
+// A region of a table. The tensors are references, each with a float for each
+// of its elements.
 struct ShardState {
   std::string table;
-  int64_t begin = 0;
-  int64_t end = 0;
+  Region region;
   Version version = 0;
   Payload values;
   std::vector<Payload> slots = {};
@@ -30,12 +29,12 @@ struct ShardState {
 class StoredShards {
  public:
   virtual ~StoredShards() = default;
-  // Elements [begin, end) of the table, however they were cut when they were
+  // That region of the table, however it was cut when it was
   // stored; of several versions the largest, of several running root mean
   // squares that of all elements, and the smallest count. Errors name what is
   // missing or damaged.
   virtual absl::StatusOr<ShardState> Read(const std::string& table,
-                                          int64_t begin, int64_t end) const = 0;
+                                          const Region& region) const = 0;
 };
 
 }  // namespace slackline

@@ -15,11 +15,9 @@ namespace slackline {
 namespace {
 
 constexpr size_t kTableNameBytesShown = 64;  // In errors.
-constexpr int64_t kFloatBytes = sizeof(float);
 
-std::string RangeText(const std::string& table, int64_t begin, int64_t end) {
-  return absl::StrCat(Shortened(table, kTableNameBytesShown), "[", begin, ", ",
-                      end, ")");
+std::string PieceText(const std::string& table, const Region& region) {
+  return absl::StrCat(Shortened(table, kTableNameBytesShown), region.Text());
 }
 
 }  // namespace
@@ -33,7 +31,7 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> StoredCheckpoint::Open(
   stored->sha256_ = ManifestSha256(manifest);
   const std::vector<int64_t> elements = TableElements(manifest);
   for (int t = 0; t < manifest.table_size(); ++t) {
-    Pieces pieces = {.elements = elements[t]};
+    Pieces pieces = {.whole = Region::First(elements[t])};
     if (manifest.table(t).has_optimizer()) {
       SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                           Optimizer::Create(manifest.table(t).optimizer()));
@@ -61,51 +59,50 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> StoredCheckpoint::Open(
 absl::Status StoredCheckpoint::PlacePieces(const PartFile& file) {
   for (const PartFile::Piece& piece : file.pieces()) {
     const auto bad = [&](const auto&... what) {
-      return absl::DataLossError(absl::StrCat(
-          file.path(), ": offset ", piece.offset, ": shard ",
-          RangeText(piece.table, piece.begin, piece.end), what...));
+      return absl::DataLossError(
+          absl::StrCat(file.path(), ": offset ", piece.offset, ": shard ",
+                       PieceText(piece.table, piece.region), what...));
     };
     const auto table = tables_.find(piece.table);
     if (table == tables_.end())
       return bad(" is of a table that the manifest does not have");
     Pieces& pieces = table->second;
-    if (piece.end > pieces.elements) {
-      return bad(" is outside of the table, which has ", pieces.elements,
+    if (!pieces.whole.Contains(piece.region)) {
+      return bad(" is outside of the table, which has ", pieces.whole.size(),
                  " elements");
     }
     if (piece.slots != pieces.slots) {
       return bad(" has ", piece.slots, " optimizer slots; ", pieces.slots,
                  " are required, by the manifest");
     }
-    const auto after = pieces.by_begin.lower_bound(piece.begin);
-    const PartFile::Piece* other = nullptr;
-    if (after != pieces.by_begin.end() && after->first < piece.end)
-      other = after->second.piece;
-    if (after != pieces.by_begin.begin() &&
-        std::prev(after)->second.piece->end > piece.begin) {
-      other = std::prev(after)->second.piece;
+    const auto after = pieces.places.lower_bound(piece.region);
+    const Region* other = nullptr;
+    if (after != pieces.places.end() && after->first.Overlaps(piece.region))
+      other = &after->first;
+    if (after != pieces.places.begin() &&
+        std::prev(after)->first.Overlaps(piece.region)) {
+      other = &std::prev(after)->first;
     }
-    if (other != nullptr) {
-      return bad(" overlaps with ",
-                 RangeText(other->table, other->begin, other->end));
-    }
-    pieces.by_begin.emplace_hint(after, piece.begin, Place{&file, &piece});
+    if (other != nullptr)
+      return bad(" overlaps with ", PieceText(piece.table, *other));
+    pieces.places.emplace_hint(after, piece.region, Place{&file, &piece});
   }
   return absl::OkStatus();
 }
 
 absl::Status StoredCheckpoint::CheckWhole() const {
   for (const auto& [table, pieces] : tables_) {
-    int64_t end = 0;
-    const auto missing = [&, &name = table](int64_t until) {
+    const auto missing = [&, &name = table](const Region& region) {
       return absl::DataLossError(
-          absl::StrCat(folder_, ": no part has ", RangeText(name, end, until)));
+          absl::StrCat(folder_, ": no part has ", PieceText(name, region)));
     };
-    for (const auto& [begin, place] : pieces.by_begin) {
-      if (begin != end) return missing(begin);
-      end = place.piece->end;
+    Region rest = pieces.whole;
+    for (const auto& [region, place] : pieces.places) {
+      const auto [before, from] = rest.Cut(region.begin());
+      if (!before.empty()) return missing(before);
+      rest = from.Cut(region.end()).second;
     }
-    if (end != pieces.elements) return missing(pieces.elements);
+    if (!rest.empty()) return missing(rest);
   }
   return absl::OkStatus();
 }
@@ -113,59 +110,53 @@ absl::Status StoredCheckpoint::CheckWhole() const {
 int64_t StoredCheckpoint::bytes() const { return BytesOf(manifest_); }
 
 absl::StatusOr<ShardState> StoredCheckpoint::Read(const std::string& table,
-                                                  int64_t begin,
-                                                  int64_t end) const {
-  return ReadTensors(table, begin, end, /*with_slots=*/true);
+                                                  const Region& region) const {
+  return ReadTensors(table, region, /*with_slots=*/true);
 }
 
-absl::StatusOr<Payload> StoredCheckpoint::ReadValues(const std::string& table,
-                                                     int64_t begin,
-                                                     int64_t end) const {
-  SL_ASSIGN_OR_RETURN(ShardState shard, ReadTensors(table, begin, end, false));
+absl::StatusOr<Payload> StoredCheckpoint::ReadValues(
+    const std::string& table, const Region& region) const {
+  SL_ASSIGN_OR_RETURN(ShardState shard, ReadTensors(table, region, false));
   return std::move(shard.values);
 }
 
 absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
-    const std::string& table, int64_t begin, int64_t end,
-    bool with_slots) const {
+    const std::string& table, const Region& region, bool with_slots) const {
   const auto found = tables_.find(table);
   if (found == tables_.end()) {
     return absl::NotFoundError(absl::StrCat(
         folder_, " has no table ", Shortened(table, kTableNameBytesShown)));
   }
   const Pieces& pieces = found->second;
-  if (begin < 0 || begin >= end || end > pieces.elements) {
+  if (!pieces.whole.Contains(region)) {
     return absl::NotFoundError(
-        absl::StrCat(folder_, " has no ", RangeText(table, begin, end),
-                     "; the table has ", pieces.elements, " elements"));
+        absl::StrCat(folder_, " has no ", PieceText(table, region),
+                     "; the table has ", pieces.whole.size(), " elements"));
   }
-  ShardState shard = {.table = table, .begin = begin, .end = end, .values = {}};
+  ShardState shard = {.table = table, .region = region, .values = {}};
   const int tensors = with_slots ? 1 + pieces.slots : 1;
   std::vector<Payload> to;
-  for (int i = 0; i < tensors; ++i) {
-    to.push_back(
-        Payload::Allocate(static_cast<size_t>((end - begin) * kFloatBytes)));
-  }
+  for (int i = 0; i < tensors; ++i)
+    to.push_back(Payload::Allocate(region.DenseBytes()));
   RunningRmsOfParts rms;
-  auto at = std::prev(pieces.by_begin.upper_bound(begin));
-  for (; at != pieces.by_begin.end() && at->first < end; ++at) {
+  // The first one may begin before the region.
+  auto at = pieces.places.lower_bound(region);
+  if (at != pieces.places.begin() && std::prev(at)->first.Overlaps(region))
+    --at;
+  for (; at != pieces.places.end() && at->first.Overlaps(region); ++at) {
     const auto& [file, piece] = at->second;
-    const int64_t from = std::max(begin, piece->begin);
-    const int64_t until = std::min(end, piece->end);
-    const int64_t bytes = (until - from) * kFloatBytes;
+    const Region part = region.Overlap(piece->region);
     StateHasher hasher(piece->version);
     for (int i = 0; i < tensors; ++i) {
-      std::byte* const target =
-          to[i].MutableData() + (from - begin) * kFloatBytes;
-      SL_RETURN_IF_ERROR(file->ReadTensor(*piece, i, from, until, target));
-      hasher.Add(target, static_cast<size_t>(bytes));
+      std::byte* const target = to[i].MutableData() + region.DenseOffset(part);
+      SL_RETURN_IF_ERROR(file->ReadTensor(*piece, i, part, target));
+      hasher.Add(target, part.DenseBytes());
     }
-    const bool all = from == piece->begin && until == piece->end &&
-                     tensors == 1 + piece->slots;
+    const bool all = part == piece->region && tensors == 1 + piece->slots;
     if (all && hasher.Hash() != piece->hash)
       return file->Damaged(*piece, hasher.Hash());
     shard.version = std::max(shard.version, piece->version);
-    rms.Add(piece->running_rms, until - from);
+    rms.Add(piece->running_rms, part.size());
   }
   shard.running_rms = rms.Whole();
   shard.values = std::move(to.front());

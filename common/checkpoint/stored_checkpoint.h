@@ -32,28 +32,27 @@ class StoredCheckpoint final : public StoredShards {
 
   // Shards that are read whole are checked again. NotFound: there is no such
   // table, or it has no such elements.
-  absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                  int64_t end) const override;
+  absl::StatusOr<ShardState> Read(const std::string& table,
+                                  const Region& region) const override;
   // The same without the slots.
-  absl::StatusOr<Payload> ReadValues(const std::string& table, int64_t begin,
-                                     int64_t end) const;
+  absl::StatusOr<Payload> ReadValues(const std::string& table,
+                                     const Region& region) const;
 
  private:
   struct Place {
     const PartFile* file = nullptr;
     const PartFile::Piece* piece = nullptr;
   };
-  // Of one table, by the first element of each.
-  struct Pieces {
-    int64_t elements = 0;  // Of the table.
+  struct Pieces {  // Of one table.
+    Region whole;
     int slots = 0;
-    std::map<int64_t, Place> by_begin = {};
+    std::map<Region, Place> places = {};
   };
   StoredCheckpoint() = default;
   absl::Status PlacePieces(const PartFile& file);
   absl::Status CheckWhole() const;
   absl::StatusOr<ShardState> ReadTensors(const std::string& table,
-                                         int64_t begin, int64_t end,
+                                         const Region& region,
                                          bool with_slots) const;
 
   std::string folder_;

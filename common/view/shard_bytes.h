@@ -7,15 +7,16 @@
 
 namespace slackline {
 
-// Of elements of the table.
-inline int64_t StateBytes(const View& view, TableId table, int64_t elements) {
-  return elements * static_cast<int64_t>(sizeof(float)) *
+// Of a region of the table.
+inline int64_t StateBytes(const View& view, TableId table,
+                          const Region& region) {
+  return static_cast<int64_t>(region.DenseBytes()) *
          (1 + view.optimizer(table).slot_count());
 }
 
 inline int64_t BytesOf(const View& view, ShardId shard) {
   const ShardRange& range = view.shard(shard);
-  return StateBytes(view, range.table, range.elements());
+  return StateBytes(view, range.table, range.region);
 }
 
 }  // namespace slackline

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,17 +70,16 @@ absl::StatusOr<View::Ranges> View::RangesOf(const wire::View& proto) {
                    table.first_shard(),
                    ", expected at least 1 element and shard ", count());
     }
-    if ((elements - 1) / table.shard_elements() >= kShardsMax - count()) {
+    const Region whole = RegionOf(table);
+    if ((whole.size() - 1) / table.shard_elements() >= kShardsMax - count()) {
       return Unfit(proto.number(), "table ",
                    Shortened(table.name(), kNameBytesShown),
                    " makes it more than ", kShardsMax, " shards");
     }
-    for (int64_t begin = 0; begin < elements; begin += table.shard_elements()) {
-      ranges.shards.push_back(
-          {.shard = ShardId{static_cast<int32_t>(count())},
-           .table = TableId{t},
-           .begin = begin,
-           .end = std::min(elements, begin + table.shard_elements())});
+    for (const Region& region : whole.Pieces(table.shard_elements())) {
+      ranges.shards.push_back({.shard = ShardId{static_cast<int32_t>(count())},
+                               .table = TableId{t},
+                               .region = region});
     }
   }
   ranges.since.resize(ranges.shards.size(), 0);
@@ -96,26 +97,24 @@ absl::Status View::AddSplits(
   for (const wire::Split& split : splits) {
     const int32_t id = split.shard();
     const auto at = static_cast<size_t>(id);
-    if (id < 0 || at >= shards.size() || split.at() <= shards[at].begin ||
-        split.at() >= shards[at].end ||
+    if (id < 0 || at >= shards.size() ||
+        !shards[at].region.CanBeCut(split.at()) ||
         shards.size() >= static_cast<size_t>(kShardsMax)) {
       return Unfit(number, "shard ", id, " is to be split at element ",
                    split.at(), ", which is not inside it");
     }
     ShardRange cut = shards[at];
     cut.shard = ShardId{static_cast<int32_t>(shards.size())};
-    cut.begin = split.at();
-    shards[at].end = split.at();
+    std::tie(shards[at].region, cut.region) = shards[at].region.Cut(split.at());
     ranges->since[at] = split.since();
     shards.push_back(cut);
     ranges->since.push_back(split.since());
     std::vector<ShardRange>& table =
         ranges->by_table[static_cast<size_t>(cut.table)];
-    const auto kept = std::lower_bound(
-        table.begin(), table.end(), shards[at].begin,
-        [](const ShardRange& a, int64_t begin) { return a.begin < begin; });
-    kept->end = split.at();
-    table.insert(kept + 1, cut);
+    const auto after =
+        std::ranges::lower_bound(table, cut.region, {}, &ShardRange::region);
+    std::prev(after)->region = shards[at].region;
+    table.insert(after, cut);
   }
   return absl::OkStatus();
 }
@@ -444,8 +443,7 @@ const wire::Move* View::FindMove(ShardId id) const {
 
 std::string View::ShardName(ShardId id) const {
   const ShardRange& range = shard(id);
-  return absl::StrCat(table(range.table).name(), "[", range.begin, ", ",
-                      range.end, ")");
+  return absl::StrCat(table(range.table).name(), range.region.Text());
 }
 
 const wire::ServerMember* View::FindServer(int32_t index) const {
@@ -480,12 +478,8 @@ void PlaceTables(absl::Span<const wire::Table> tables,
     placed = table;
     if (placed.shard_elements() == 0) placed.set_shard_elements(shard_elements);
     placed.set_first_shard(static_cast<int32_t>(shard_sizes.size()));
-    const int64_t elements = TableElements(placed);
-    for (int64_t begin = 0; begin < elements;
-         begin += placed.shard_elements()) {
-      shard_sizes.push_back(
-          std::min(placed.shard_elements(), elements - begin));
-    }
+    for (const Region& piece : RegionOf(placed).Pieces(placed.shard_elements()))
+      shard_sizes.push_back(piece.size());
   }
   std::vector<int> by_size(shard_sizes.size());
   std::iota(by_size.begin(), by_size.end(), 0);

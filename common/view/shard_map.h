@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
+#include "common/region.h"
 #include "common/view/followers.h"
 #include "common/view/member_list.h"
 #include "common/view/owners.h"
@@ -23,17 +24,16 @@ namespace slackline {
 
 // Number of elements of a table: the product of its shape.
 int64_t TableElements(const wire::Table& table);
+// All of a table.
+inline Region RegionOf(const wire::Table& table) {
+  return Region::First(TableElements(table));
+}
 
-// Elements [begin, end) of one table.
+// Which part of which table a shard is.
 struct ShardRange {
   ShardId shard{};
   TableId table{};
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t elements() const { return end - begin; }
-  size_t bytes() const {
-    return static_cast<size_t>(elements()) * sizeof(float);
-  }
+  Region region;
 };
 
 // A view with its shards looked up. Call it through shared_ptr<const View>.

@@ -125,7 +125,7 @@ class Planner {
   bool CanBeCut(int s) const {
     const PlannerShard& shard = shards_[s];
     return shard.apart < 0 &&
-           shard.end - shard.begin >= 2 * options_.split_elements_min;
+           shard.region.size() >= 2 * options_.split_elements_min;
   }
   bool InBudget(int64_t bytes);
   bool MayGo(int shard, int to) const;
@@ -494,7 +494,7 @@ bool Planner::CutHottest(int thread) {
 bool Planner::Cut(int s, int to) {
   const PlannerShard whole = shards_[s];
   const int from = whole.thread;
-  const int64_t elements = whole.end - whole.begin;
+  const int64_t elements = whole.region.size();
   const int64_t least = options_.split_elements_min;
   if (!CanBeCut(s)) return false;
 
@@ -528,7 +528,8 @@ bool Planner::Cut(int s, int to) {
 
   PlannerShard piece = whole;
   piece.shard = ShardId{static_cast<int32_t>(shards_.size())};
-  piece.begin = whole.end - cut;
+  const auto [kept, rest] = whole.region.CutAfter(elements - cut);
+  piece.region = rest;
   piece.demand = part * whole.demand;
   piece.bytes = static_cast<int64_t>(part * static_cast<double>(whole.bytes));
   const int64_t added = AddedBytes(piece, origin_[s], to);
@@ -540,8 +541,8 @@ bool Planner::Cut(int s, int to) {
   }
 
   splits_.push_back(
-      {.shard = whole.shard, .new_shard = piece.shard, .at = piece.begin});
-  shards_[s].end = piece.begin;
+      {.shard = whole.shard, .new_shard = piece.shard, .at = rest.begin()});
+  shards_[s].region = kept;
   shards_[s].demand -= piece.demand;
   shards_[s].bytes -= piece.bytes;
   origin_.push_back(origin_[s]);

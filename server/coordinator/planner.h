@@ -24,6 +24,7 @@
 
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/region.h"
 
 namespace slackline {
 
@@ -44,8 +45,7 @@ struct PlannerShard {
   int thread = 0;     // Index into threads: where it is now.
   double demand = 0;  // Seconds of reference work per second. At least 0.
   int64_t bytes = 0;  // To be moved: values and optimizer state.
-  int64_t begin = 0;  // Elements [begin, end) of its table, for splitting.
-  int64_t end = 0;
+  Region region;      // Of its table, for splitting.
   // Has moved lately or is on its way: stays where it is, in one piece, even on
   // a thread that is being drained.
   bool pinned = false;
@@ -82,8 +82,8 @@ struct PlannerMove {
   Reason reason = Reason::kOverloaded;
 };
 
-// `shard` keeps [begin, at), `new_shard` gets [at, end) on the same thread.
-// Demand and bytes go with the elements.
+// `shard` keeps what is before `at`, `new_shard` gets the rest on the same
+// thread. Demand and bytes go with the elements.
 struct PlannerSplit {
   ShardId shard{};
   ShardId new_shard{};  // Numbered on from the number of shards.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -171,8 +172,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     planned.shard = shard;
     planned.thread = index_of.at(view.OwnerOf(shard));
     planned.bytes = BytesOf(view, shard);
-    planned.begin = view.shard(shard).begin;
-    planned.end = view.shard(shard).end;
+    planned.region = view.shard(shard).region;
     const auto moved = moved_at_.find(id);
     const bool rests =
         moved != moved_at_.end() &&
@@ -249,14 +249,13 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   // Parts of a shard that is to be split: what they are of it.
   struct Part {
     int32_t origin = 0;
-    int64_t begin = 0, end = 0;
+    Region region;
   };
   std::map<int32_t, Part> parts;
   const auto part_of = [&](int32_t id) {
     const auto found = parts.find(id);
     if (found != parts.end()) return found->second;
-    const ShardRange& range = view.shard(ShardId{id});
-    return Part{.origin = id, .begin = range.begin, .end = range.end};
+    return Part{.origin = id, .region = view.shard(ShardId{id}).region};
   };
   for (const PlannerSplit& split : result.splits) {
     const int32_t kept = static_cast<int32_t>(split.shard);
@@ -267,7 +266,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     message.set_reason("alone it is more than a fair share of a thread");
     Part first = part_of(kept);
     Part rest = first;
-    first.end = rest.begin = split.at;
+    std::tie(first.region, rest.region) = first.region.Cut(split.at);
     parts[kept] = first;
     parts[static_cast<int32_t>(split.new_shard)] = rest;
   }
@@ -283,13 +282,13 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     }
     message = Describe(view, ShardId{part.origin}, to);
     message.set_shard(id);
-    const double share = static_cast<double>(part.end - part.begin) /
-                         static_cast<double>(whole.end - whole.begin);
+    const double share = static_cast<double>(part.region.size()) /
+                         static_cast<double>(whole.region.size());
     if (parts.count(id) > 0) {
       const ShardRange& range = view.shard(ShardId{part.origin});
-      message.set_name(absl::StrCat(view.table(range.table).name(), "[",
-                                    part.begin, ", ", part.end, ")"));
-      message.set_bytes(StateBytes(view, range.table, part.end - part.begin));
+      message.set_name(
+          absl::StrCat(view.table(range.table).name(), part.region.Text()));
+      message.set_bytes(StateBytes(view, range.table, part.region));
     }
     message.set_load(share * busy[static_cast<size_t>(part.origin)]);
     switch (move.reason) {

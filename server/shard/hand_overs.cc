@@ -53,6 +53,21 @@ void Decline(const PeerId& to, const Message& message, const ShardParts& at) {
   at.effects.sends.push_back(std::move(out));
 }
 
+// The copy takes what the message has for it. False: it could not.
+bool Take(LogCopy* copy, const PeerId& from, const Message& message,
+          const ShardParts& at) {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
+  if (taken.ok()) return true;
+  if (absl::IsInvalidArgument(taken)) {
+    at.counts.Count(run::ServerStats::kMalformedFieldNumber);
+    Decline(from, message, at);
+  } else {
+    at.Fail("copy", ShardId{hand_over.shard()}, taken);
+  }
+  return false;
+}
+
 // The feed of the shard to that thread; nullptr if there is none.
 const LogFeed* FeedTo(const ShardPlaces& places, ShardId shard, Owner target) {
   if (const ServedShard* const served = places.Served(shard))
@@ -100,18 +115,13 @@ void HandOvers::OnMove(const PeerId& from, const Message& message,
     return Confirm(from, hand_over, nullptr, /*owned=*/true, at);
   const ShardRange& range = at.view->shard(shard);
   if (!at.places.Has(shard)) {
-    at.places.Arrive(shard, LogCopy(from, hand_over.feed(), range, range.end,
+    at.places.Arrive(shard, LogCopy(from, hand_over.feed(), range, range.region,
                                     at.maker.RuleFor(range)));
   }
   LogCopy* const arriving = at.places.Arriving(shard);
   if (arriving == nullptr)  // Gone, and lost.
     return Decline(from, message, at);
-  if (const absl::Status taken =
-          arriving->OnHandOver(hand_over, message.payloads);
-      !taken.ok()) {
-    at.counts.Count(run::ServerStats::kMalformedFieldNumber);
-    return Decline(from, message, at);
-  }
+  if (!Take(arriving, from, message, at)) return;
   const bool owned = arriving->go().has_value();
   Confirm(from, hand_over, arriving, owned, at);
   if (!owned) return;
@@ -160,11 +170,12 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
     for (ShardId part = shard; at.view->OriginOf(part) != part;) {
       part = at.view->OriginOf(part);
       const ShardMachine* const whole = at.places.WholeCopy(part);
-      if (whole != nullptr && whole->shard().range().end > range.begin) {
+      if (whole != nullptr &&
+          whole->shard().range().region.Overlaps(range.region)) {
         return Decline(from, message, at);  // For now.
       }
     }
-    at.places.Follow(shard, LogCopy(from, feed, range, at.TableEnd(range),
+    at.places.Follow(shard, LogCopy(from, feed, range, at.MostOf(range),
                                     at.maker.RuleFor(range)));
   }
   LogCopy* const copy = at.places.Copy(shard);
@@ -172,11 +183,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
     return Decline(from, message, at);
   if (IsNewer(feed, copy->feed())) copy->Follow(from, feed);
   if (copy->source() != from) return Decline(from, message, at);
-  if (const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
-      !taken.ok()) {
-    at.counts.Count(run::ServerStats::kMalformedFieldNumber);
-    return Decline(from, message, at);
-  }
+  if (!Take(copy, from, message, at)) return;
   if (const size_t bytes = copy->TakeBytesApplied(); bytes > 0)
     at.effects.work.push_back({.shard = shard, .bytes_applied = bytes});
   for (ShardMachine& part : copy->TakeParts()) {
@@ -188,7 +195,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
       continue;
     }
     at.places.Follow(range.shard,
-                     LogCopy(from, feed, at.TableEnd(range), std::move(part)));
+                     LogCopy(from, feed, at.MostOf(range), std::move(part)));
   }
   const bool owned = copy->go().has_value();
   Confirm(from, hand_over, copy, owned, at);
@@ -256,7 +263,7 @@ void HandOvers::GoIfCaughtUp(ShardId shard, const ShardParts& at) {
   if (swap) {
     wire::Feed name;
     name.set_follower(move);
-    copy.emplace(PeerOf(target), name, at.TableEnd(at.view->shard(shard)),
+    copy.emplace(PeerOf(target), name, at.MostOf(at.view->shard(shard)),
                  served.TakeMachine());
   }
   ShardPlaces::Requests waiting;

@@ -45,12 +45,12 @@ void LogFeed::AddSnapshot(const ShardMachine& shard) {
   const ShardSnapshot snapshot = shard.Snapshot();
   Entry begin;
   *begin.header.mutable_snapshot() = EncodeSnapshot(snapshot);
-  const ShardRange& range = shard.shard().range();
-  begin.header.mutable_snapshot()->set_begin(range.begin);
-  begin.header.mutable_snapshot()->set_end(range.end);
+  const Region& region = shard.shard().range().region;
+  begin.header.mutable_snapshot()->set_begin(region.begin());
+  begin.header.mutable_snapshot()->set_end(region.end());
   const std::vector<Payload> tensors = TensorsOf(snapshot);
   if (!std::ranges::all_of(tensors, [&](const Payload& tensor) {
-        return tensor.size() == range.bytes();
+        return tensor.size() == region.DenseBytes();
       })) {
     for (const Payload& tensor : tensors)
       begin.header.mutable_snapshot()->add_tensor_bytes(tensor.size());
@@ -277,17 +277,17 @@ bool IsNewer(const wire::Feed& a, const wire::Feed& b) {
 }
 
 LogCopy::LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
-                 int64_t end_max, std::shared_ptr<const TableRule> rule)
+                 const Region& most, std::shared_ptr<const TableRule> rule)
     : source_(source),
       feed_(feed),
       range_(range),
-      end_max_(end_max),
+      most_(most),
       rule_(std::move(rule)),
       slot_count_(rule_->optimizer.slot_count()) {}
 
-LogCopy::LogCopy(PeerId source, const wire::Feed& feed, int64_t end_max,
+LogCopy::LogCopy(PeerId source, const wire::Feed& feed, const Region& most,
                  ShardMachine machine)
-    : LogCopy(source, feed, machine.shard().range(), end_max, machine.rule()) {
+    : LogCopy(source, feed, machine.shard().range(), most, machine.rule()) {
   machine_ = std::move(machine);
 }
 
@@ -371,28 +371,25 @@ absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
   if (snapshot_.has_value())
     return absl::InvalidArgumentError(
         "a second snapshot before all of the first");
-  if (snapshot.begin() != range_.begin || snapshot.end() <= range_.begin ||
-      snapshot.end() > end_max_) {
+  const Region region(snapshot.begin(), snapshot.end());
+  if (region.begin() != most_.begin() || !most_.Contains(region)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a snapshot of elements [", snapshot.begin(), ", ",
-                     snapshot.end(), "); the shard begins at ", range_.begin,
-                     " and ends at ", end_max_, " at the latest"));
+        absl::StrCat("a snapshot of elements ", region.Text(),
+                     "; a beginning of ", most_.Text(), " is required"));
   }
   SL_RETURN_IF_ERROR(CheckSnapshot(snapshot, *rule_));
-  ShardRange range = range_;
-  range.end = snapshot.end();
   const size_t count = TensorCount(snapshot, slot_count_);
   std::vector<uint64_t> tensor_bytes(snapshot.tensor_bytes().begin(),
                                      snapshot.tensor_bytes().end());
-  if (tensor_bytes.empty()) tensor_bytes.assign(count, range.bytes());
+  if (tensor_bytes.empty()) tensor_bytes.assign(count, region.DenseBytes());
   if (tensor_bytes.size() != count) {
     return absl::InvalidArgumentError(
         absl::StrCat("a snapshot with the sizes of ", tensor_bytes.size(),
                      " tensors, and it has ", count));
   }
   for (const uint64_t bytes : tensor_bytes)
-    SL_RETURN_IF_ERROR(rule_->store->CheckBytes(range, bytes));
-  range_ = range;
+    SL_RETURN_IF_ERROR(rule_->store->CheckBytes(region, bytes));
+  range_.region = region;
   snapshot_ = snapshot;
   tensor_bytes_ = std::move(tensor_bytes);
   tensors_.clear();
@@ -432,8 +429,9 @@ absl::Status LogCopy::FinishCopy() {
                                           slot_count_, std::move(tensors_));
   tensors_.clear();
   SL_RETURN_IF_ERROR(
-      rule_->store->Check(range_, snapshot.values, snapshot.slots));
-  ShardMachine machine(rule_, range_, std::move(snapshot));
+      rule_->store->Check(range_.region, snapshot.values, snapshot.slots));
+  SL_ASSIGN_OR_RETURN(ShardMachine machine,
+                      ShardMachine::Create(rule_, range_, std::move(snapshot)));
   const ShardStore& store = machine.shard().store();
   for (const HeldGradient& held : machine.held())
     SL_RETURN_IF_ERROR(store.CheckGradient(held.gradient));

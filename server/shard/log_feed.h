@@ -171,12 +171,13 @@ bool IsNewer(const wire::Feed& a, const wire::Feed& b);
 // The target's side: its copy, until it owns the shard.
 class LogCopy {
  public:
-  // Has nothing yet. The source may have more elements than `range`, up to
-  // `end_max`, if it has yet to hear that the shard was split in two.
+  // Has nothing yet. The source may have more than `range`, up to `most`, which
+  // begins where it does, if it has yet to hear that the shard was split in
+  // two.
   LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
-          int64_t end_max, std::shared_ptr<const TableRule> rule);
+          const Region& most, std::shared_ptr<const TableRule> rule);
   // Has the shard, as the source has it.
-  LogCopy(PeerId source, const wire::Feed& feed, int64_t end_max,
+  LogCopy(PeerId source, const wire::Feed& feed, const Region& most,
           ShardMachine machine);
 
   const PeerId& source() const { return source_; }
@@ -190,7 +191,8 @@ class LogCopy {
   void Follow(const PeerId& source, const wire::Feed& feed);
 
   // Takes the entries that are next; ignores others. InvalidArgument: the
-  // message makes no sense, and nothing of the entry at fault was taken.
+  // message makes no sense, and nothing of the entry at fault was taken. Other
+  // errors are those of the shard's store.
   absl::Status OnHandOver(const wire::HandOver& message,
                           const std::vector<Payload>& payloads);
 
@@ -223,7 +225,7 @@ class LogCopy {
   PeerId source_;
   wire::Feed feed_;
   ShardRange range_;
-  int64_t end_max_ = 0;
+  Region most_;
   std::shared_ptr<const TableRule> rule_;
   int slot_count_ = 0;
   uint64_t have_ = 0;

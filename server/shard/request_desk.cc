@@ -194,6 +194,8 @@ void RequestDesk::Refuse(const PeerId& from, const std::string& error,
 }
 
 void RequestDesk::Send(Outgoing out, const ShardParts& at) {
+  // It may say what a shard that has failed has not done.
+  if (at.failed) return;
   at.Sign(&out.message.header);
   std::vector<HeldAnswers::Need> needs = NeedsOf(out.message.header, at.places);
   if (needs.empty() && !held_.Holds(out.to)) {

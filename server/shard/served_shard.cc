@@ -33,7 +33,7 @@ void ServedShard::Effects::Clear() {
   work.clear();
   logged = report = false;
   at_cut.reset();
-  cut_lost = absl::OkStatus();
+  cut_lost = failure = absl::OkStatus();
 }
 
 ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
@@ -48,14 +48,15 @@ ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
 }
 
 std::string ServedShard::Name() const {
-  return absl::StrCat(rules_->table, "[", range().begin, ", ", range().end,
-                      ")");
+  return absl::StrCat(rules_->table, range().region.Text());
 }
 
 ShardOutcome ServedShard::Commit(const ShardRecord& record,
                                  const std::optional<ShardTraceRecord>& cause,
                                  const Call& call) {
   Effects& effects = call.effects;
+  effects.failure = failure_;
+  if (!failure_.ok()) return {};
   // Holding the old values makes an update write elsewhere.
   UpdateOrder& order = orders_.OfValues();
   const bool compare = order.NeedsUpdates();
@@ -66,7 +67,12 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
   }
   absl::StatusOr<ShardOutcome> applied = machine_.Apply(
       record, {.memory = *rules_->memory, .sums = !followers_.empty()});
-  SL_CHECK(applied.ok(), applied.status().ToString());
+  if (!applied.ok()) {
+    SL_CHECK(!absl::IsInvalidArgument(applied.status()),
+             applied.status().ToString());
+    effects.failure = failure_ = applied.status();
+    return {};
+  }
   effects.logged = true;
   if (!applied->updates.empty() ||
       !std::holds_alternative<GradientRecord>(record))
@@ -306,8 +312,8 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
     return reject("it has ", frames.size() - 1, " optimizer slots, the table ",
                   slots);
   }
-  const absl::Status fits =
-      machine_.rule()->store->Check(range(), frames.front(), frames.subspan(1));
+  const absl::Status fits = machine_.rule()->store->Check(
+      range().region, frames.front(), frames.subspan(1));
   if (!fits.ok()) return reject(fits.message());
   if (version > kVersionMax) return reject("its version is above 2^60");
   if (StateHash(version, frames.front(), frames.subspan(1)) !=
@@ -481,13 +487,14 @@ void ServedShard::Leave(LeaveRecord leave, const Call& call) {
   gate_.ForgetStrangers(machine_.participants());
 }
 
-ShardMachine ServedShard::SplitAt(int64_t at, ShardId part, const Call& call) {
+std::optional<ShardMachine> ServedShard::SplitAt(int64_t at, ShardId part,
+                                                 const Call& call) {
   // A gradient that is held becomes one of each part.
   call.counts.Inherited(machine_.waiting_count());
   ShardOutcome outcome =
       Commit(SplitRecord{.at = at, .part = part}, std::nullopt, call);
   orders_.Forget();
-  return *std::move(outcome.part);
+  return std::move(outcome.part);
 }
 
 std::optional<ShardState> ServedShard::TakeAtCut() {
@@ -496,8 +503,7 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
   if (machine == nullptr) return std::nullopt;
   const Shard& shard = machine->shard();
   ShardState state{.table = rules_->table,
-                   .begin = shard.range().begin,
-                   .end = shard.range().end,
+                   .region = shard.range().region,
                    .version = shard.version(),
                    .values = shard.values(),
                    .slots = shard.slots(),

@@ -78,6 +78,8 @@ class ServedShard {
     std::optional<ShardState> at_cut;
     // Why there will be no state at the cut, which is under way no more.
     absl::Status cut_lost;
+    // Of the store: the shard is of no more use, and nothing else counts.
+    absl::Status failure;
 
     void Clear();
   };
@@ -140,7 +142,9 @@ class ServedShard {
   // These take part no more.
   void Leave(LeaveRecord leave, const Call& call);
   // Keeps the elements before `at`; returns the rest, as the shard `part`.
-  ShardMachine SplitAt(int64_t at, ShardId part, const Call& call);
+  // nullopt: Effects::failure says why not.
+  std::optional<ShardMachine> SplitAt(int64_t at, ShardId part,
+                                      const Call& call);
 
   // ---- The checkpoint's cut.
   void BeginCut(std::shared_ptr<const CutLimits> limits) {
@@ -218,7 +222,8 @@ class ServedShard {
 
   // Applies the record, tells those who copy the shard, counts and traces what
   // it did, and answers the pulls that it lets go. `cause` is traced before its
-  // updates; the smallest clock is filled in.
+  // updates; the smallest clock is filled in. Does nothing once the store has
+  // failed.
   ShardOutcome Commit(const ShardRecord& record,
                       const std::optional<ShardTraceRecord>& cause,
                       const Call& call);
@@ -256,6 +261,7 @@ class ServedShard {
 
   std::shared_ptr<const Rules> rules_;
   ShardMachine machine_;
+  absl::Status failure_;  // Of its store.
   StalenessGate gate_;
   UpdateOrders orders_;
   // Begins to measure anew wherever the shard gets.

@@ -21,15 +21,6 @@ class Shard {
   Shard(const ShardRange& range, Version version,
         std::unique_ptr<ShardStore> store)
       : range_(range), version_(version), store_(std::move(store)) {}
-  // Of a dense table: with initial values of its elements [range.begin,
-  // range.end), slots zero.
-  Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
-        const Optimizer& optimizer);
-  // Of a dense table: what another shard was. `values` and each of `slots` has
-  // range.bytes().
-  Shard(const ShardRange& range, Version version, Payload values,
-        std::vector<Payload> slots);
-
   Shard(const Shard& other)
       : Shard(other.range_, other.version_, other.store_->Clone()) {}
   Shard(Shard&&) = default;
@@ -43,14 +34,16 @@ class Shard {
   const Payload& values() const { return store_->values(); }
   const std::vector<Payload>& slots() const { return store_->slots(); }
 
-  // Keeps the elements of `kept`, a beginning of the range, and returns the
-  // others, of the same version, as the shard `part`. Copies both.
-  Shard Split(const ShardRange& kept, const ShardRange& part);
+  // ---- Errors are those of the store: after one of them the shard is of no
+  // more use.
+  // Keeps what is before `at`, which is inside, and returns the rest, of the
+  // same version, as the shard `part`. Copies both.
+  absl::StatusOr<Shard> Split(int64_t at, ShardId part);
 
   // Becomes what a worker's copy of it is, which steps by all-reduce made.
   // Values and slots were checked, and `slots` are as many as there are.
-  void Install(Version version, const Payload& values,
-               absl::Span<const Payload> slots);
+  absl::Status Install(Version version, const Payload& values,
+                       absl::Span<const Payload> slots);
 
   // Gradients of some of the `workers`, which were checked: each of `parts` is
   // one, or the only one is the sum of `count`, which gives the same bits.
@@ -65,7 +58,7 @@ class Shard {
   // which is made of gradients, has the same size in every mode and is of use
   // after the mode has changed. `memory` is what a next version is in, and the
   // sum, which is also returned in `*sum` if that is not null.
-  void ApplyMean(const Optimizer& optimizer, const Mean& mean,
+  absl::Status ApplyMean(const Optimizer& optimizer, const Mean& mean,
                  StepNumbers numbers, PayloadMemory& memory,
                  Payload* sum = nullptr);
 

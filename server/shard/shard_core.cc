@@ -44,7 +44,8 @@ ShardParts ShardCore::Parts(Effects* effects) {
           .cut = cut_,
           .counts = counts_,
           .done = done_,
-          .effects = *effects};
+          .effects = *effects,
+          .failed = failed_};
 }
 
 // ---- Looks at shards --------------------------------------------------------
@@ -68,11 +69,12 @@ const ShardCut* ShardCore::CutOf(ShardId shard) const {
 
 void ShardCore::OnTick(absl::Time now, Effects* effects) {
   now_ = now;
-  feeds_.OnTick(Parts(effects));
+  if (!failed_) feeds_.OnTick(Parts(effects));
 }
 
 void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
-  if (view_ != nullptr && view->number() <= view_->number()) return;
+  if (failed_ || (view_ != nullptr && view->number() <= view_->number()))
+    return;
   if (view_ != nullptr) Flush(effects);  // A client looks at an answer's view.
   const std::shared_ptr<const View> before = std::move(view_);
   view_ = std::move(view);
@@ -82,13 +84,16 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   maker_.OnView(at);
   feeds_.OnView(at);
   changes_.Apply(before.get(), at);
-  if (effects->failure.ok()) hand_overs_.HandleEarly(at);
+  if (!failed_) hand_overs_.HandleEarly(at);
 }
 
-void ShardCore::Flush(Effects* effects) { desk_.Flush(Parts(effects)); }
+void ShardCore::Flush(Effects* effects) {
+  if (!failed_) desk_.Flush(Parts(effects));
+}
 
 void ShardCore::OnMessage(const PeerId& from, const Message& message,
                           Effects* effects) {
+  if (failed_) return;
   const wire::Header& header = message.header;
   const ShardParts at = Parts(effects);
   // A process of an earlier start of the job may still be there and know our

@@ -116,6 +116,7 @@ class ShardCore {
   ThreadCut cut_;
   ShardCounts counts_;
   ServedShard::Effects done_;  // What the last call of a shard has left.
+  bool failed_ = false;
 };
 
 }  // namespace slackline

@@ -75,8 +75,11 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
   if (const std::string why = WhyNoCut(record, *limits_); !why.empty())
     return absl::FailedPreconditionError(why);
   if (!IsBefore(record, live)) {
-    if (!copy_.has_value())
-      copy_.emplace(live.rule(), live.shard().range(), live.Snapshot());
+    if (!copy_.has_value()) {
+      SL_ASSIGN_OR_RETURN(
+          copy_, ShardMachine::Create(live.rule(), live.shard().range(),
+                                      live.Snapshot()));
+    }
     return absl::OkStatus();
   }
   if (!copy_.has_value()) return absl::OkStatus();

@@ -78,7 +78,8 @@ struct ShardEffects {
   // The present cut is complete in all shards that are served here, or will
   // not be; once for each cut.
   std::optional<ShardCutState> cut;
-  // The thread cannot go on: its shards could not be read. Names the shard.
+  // The thread cannot go on: a shard could not be read, or there is no memory
+  // for it. Names the shard.
   absl::Status failure;
 };
 

@@ -49,22 +49,26 @@ Clock CompleteClock(Clock last, const Participants& participants,
 ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard)
     : rule_(std::move(rule)), shard_(std::move(shard)) {}
 
-ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule,
-                           const ShardRange& range, ShardSnapshot snapshot)
-    : rule_(std::move(rule)),
-      shard_(range, snapshot.version,
-             rule_->store->Of(range, std::move(snapshot.values),
-                              std::move(snapshot.slots))),
-      participants_(snapshot.min_clock, std::move(snapshot.participants)),
-      complete_clock_(snapshot.complete_clock),
-      held_(std::move(snapshot.held)),
-      spare_(snapshot.spare),
-      position_(snapshot.position),
-      running_rms_(snapshot.running_rms) {
-  SL_CHECK(snapshot.turns.has_value() == (rule_->delays != nullptr),
+absl::StatusOr<ShardMachine> ShardMachine::Create(
+    std::shared_ptr<const TableRule> rule, const ShardRange& range,
+    ShardSnapshot snapshot) {
+  SL_CHECK(snapshot.turns.has_value() == (rule->delays != nullptr),
            "turns without delays, or delays without turns");
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<ShardStore> store,
+                      rule->store->Of(range.region, std::move(snapshot.values),
+                                      std::move(snapshot.slots)));
+  ShardMachine machine(std::move(rule),
+                       Shard(range, snapshot.version, std::move(store)));
+  machine.participants_ =
+      Participants(snapshot.min_clock, std::move(snapshot.participants));
+  machine.complete_clock_ = snapshot.complete_clock;
+  machine.held_ = std::move(snapshot.held);
+  machine.spare_ = snapshot.spare;
+  machine.position_ = snapshot.position;
+  machine.running_rms_ = snapshot.running_rms;
   if (snapshot.turns.has_value())
-    turns_.emplace(rule_, *std::move(snapshot.turns));
+    machine.turns_.emplace(machine.rule_, *std::move(snapshot.turns));
+  return machine;
 }
 
 ShardSnapshot ShardMachine::Snapshot() const {
@@ -145,11 +149,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
                      .rms = push.rms});
   } else {
     running_rms_.Add(push.rms);
-    Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
-           static_cast<int>(participants_.size()), push.clock, push.options,
-           options, &outcome);
+    SL_RETURN_IF_ERROR(Update(absl::MakeConstSpan(&push.gradient, 1),
+                              {push.who.rank},
+                              static_cast<int>(participants_.size()),
+                              push.clock, push.options, options, &outcome));
   }
-  Complete(options, &outcome);
+  SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
@@ -192,12 +197,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   complete_clock_ = complete;
   for (const double rms : record.rms) running_rms_.Add(rms);
   const auto workers = static_cast<int>(record.who.size());
-  shard_.ApplyMean(rule_->optimizer,
+  SL_RETURN_IF_ERROR(shard_.ApplyMean(rule_->optimizer,
                    {.parts = absl::MakeConstSpan(&record.sum, 1),
                     .count = workers,
                     .workers = workers},
                    rule_->NumbersAt(record.clock, record.options),
-                   options.memory);
+                   options.memory));
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
                              .ranks = std::move(ranks),
@@ -223,7 +228,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance,
   if (turns_.has_value()) {
     turns_->OnPushed(advance.who.rank, before, advance.clock, participants_);
   }
-  Complete(options, &outcome);
+  SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
@@ -236,8 +241,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
                      install.slots.size(), " slots; the shard is at clock ",
                      complete_clock_, " and has ", shard_.slots().size()));
   }
-  SL_RETURN_IF_ERROR(
-      rule_->store->Check(shard_.range(), install.values, install.slots));
+  SL_RETURN_IF_ERROR(rule_->store->Check(shard_.range().region, install.values,
+                                         install.slots));
   if (turns_.has_value() && !turns_->MayBegin(install)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an installation at clock ", install.clock,
@@ -258,7 +263,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   ++who->next_seq;
   after.AdvanceAll(install.clock);
   participants_ = std::move(after);
-  shard_.Install(install.version, install.values, install.slots);
+  SL_RETURN_IF_ERROR(
+      shard_.Install(install.version, install.values, install.slots));
   // What was measured before is of gradients of long ago.
   running_rms_ = {};
   complete_clock_ = install.clock;
@@ -266,7 +272,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   outcome.replaced = static_cast<int>(held_.size());
   held_.clear();
   if (turns_.has_value()) turns_->OnParticipants(participants_);
-  Complete(options, &outcome);
+  SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
@@ -275,37 +281,36 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
   participants_.Remove(leave.incarnations);
   if (turns_.has_value()) turns_->OnParticipants(participants_);
   ShardOutcome outcome;
-  Complete(options, &outcome);
+  SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
                                                 const ApplyOptions&) {
-  ShardRange kept = shard_.range();
-  if (split.at <= kept.begin || split.at >= kept.end) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a split at ", split.at, " of [", kept.begin, ", ", kept.end, ")"));
+  const Region whole = shard_.range().region;
+  if (!whole.CanBeCut(split.at)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a split at ", split.at, " of ", whole.Text()));
   }
-  ShardRange part = kept;
-  kept.end = part.begin = split.at;
-  part.shard = split.part;
+  const auto [kept, rest] = whole.Cut(split.at);
   ShardOutcome outcome;
   outcome.part = *this;
   for (size_t i = 0; i < held_.size(); ++i) {
     std::tie(held_[i].gradient, outcome.part->held_[i].gradient) =
-        shard_.store().SplitGradient(held_[i].gradient, kept, part);
+        shard_.store().SplitGradient(held_[i].gradient, kept, rest);
   }
-  if (turns_.has_value()) outcome.part->turns_ = turns_->Split(kept.bytes());
-  outcome.part->shard_ = shard_.Split(kept, part);
+  if (turns_.has_value())
+    outcome.part->turns_ = turns_->Split(kept.DenseBytes());
+  SL_ASSIGN_OR_RETURN(outcome.part->shard_, shard_.Split(split.at, split.part));
   return outcome;
 }
 
-void ShardMachine::Complete(const ApplyOptions& options,
-                            ShardOutcome* outcome) {
-  if (turns_.has_value()) TakeTurns(options, outcome);
+absl::Status ShardMachine::Complete(const ApplyOptions& options,
+                                    ShardOutcome* outcome) {
+  if (turns_.has_value()) SL_RETURN_IF_ERROR(TakeTurns(options, outcome));
   const Clock complete =
       CompleteClock(complete_clock_, participants_, held_.size(), spare_);
-  if (complete == complete_clock_) return;
+  if (complete == complete_clock_) return absl::OkStatus();
   // All held gradients are of complete_clock_. Later clocks, up to the one that
   // is reached, are clocks at which every participant only advanced, or of
   // modes that hold nothing.
@@ -321,14 +326,16 @@ void ShardMachine::Complete(const ApplyOptions& options,
       running_rms_.Add(held.rms);
     }
     held_.clear();
-    Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),
-           complete_clock_, step, options, outcome);
+    SL_RETURN_IF_ERROR(Update(gradients, std::move(ranks),
+                              static_cast<int>(gradients.size()),
+                              complete_clock_, step, options, outcome));
   }
   complete_clock_ = complete;
+  return absl::OkStatus();
 }
 
-void ShardMachine::TakeTurns(const ApplyOptions& options,
-                             ShardOutcome* outcome) {
+absl::Status ShardMachine::TakeTurns(const ApplyOptions& options,
+                                     ShardOutcome* outcome) {
   while (turns_->Ready(participants_)) {
     GivenTurns::Turn turn =
         turns_->Take(shard_, running_rms_, participants_, &outcome->turned);
@@ -336,32 +343,37 @@ void ShardMachine::TakeTurns(const ApplyOptions& options,
     for (const double rms : turn.rms) running_rms_.Add(rms);
     // Holding the old values makes the update write elsewhere.
     const Payload before = turns_->NeedsUpdates() ? shard_.values() : Payload();
-    Update(turn.gradients, std::move(turn.ranks), turn.workers, turn.clock,
-           turn.options, {.memory = options.memory}, outcome);
+    SL_RETURN_IF_ERROR(Update(turn.gradients, std::move(turn.ranks),
+                              turn.workers, turn.clock, turn.options,
+                              {.memory = options.memory}, outcome));
     if (turns_->NeedsUpdates()) turns_->OnUpdate(before, shard_.values());
   }
+  return absl::OkStatus();
 }
 
-void ShardMachine::Update(absl::Span<const Payload> gradients,
-                          absl::InlinedVector<Rank, 1> ranks, int workers,
-                          Clock clock, const StepOptions& step,
-                          const ApplyOptions& options, ShardOutcome* outcome) {
+absl::Status ShardMachine::Update(absl::Span<const Payload> gradients,
+                                  absl::InlinedVector<Rank, 1> ranks,
+                                  int workers, Clock clock,
+                                  const StepOptions& step,
+                                  const ApplyOptions& options,
+                                  ShardOutcome* outcome) {
   size_t bytes = 0;
   for (const Payload& gradient : gradients) bytes += gradient.size();
   Payload sum;
   const bool wants_sum = options.sums && gradients.size() > 1;
-  shard_.ApplyMean(rule_->optimizer,
+  SL_RETURN_IF_ERROR(shard_.ApplyMean(rule_->optimizer,
                    {.parts = gradients,
                     .count = static_cast<int>(gradients.size()),
                     .workers = workers},
                    rule_->NumbersAt(clock, step), options.memory,
-                   wants_sum ? &sum : nullptr);
+                   wants_sum ? &sum : nullptr));
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),
                               .workers = workers,
                               .bytes = bytes,
                               .sum = std::move(sum)});
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

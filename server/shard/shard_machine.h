@@ -74,12 +74,14 @@ class ShardMachine {
   // 0, in a job whose delays are not given.
   ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard);
   // As it was. The snapshot was checked: see shard_codec.h. It has turns if the
-  // rule has delays.
-  ShardMachine(std::shared_ptr<const TableRule> rule, const ShardRange& range,
-               ShardSnapshot snapshot);
+  // rule has delays. Errors are those of the store.
+  static absl::StatusOr<ShardMachine> Create(
+      std::shared_ptr<const TableRule> rule, const ShardRange& range,
+      ShardSnapshot snapshot);
 
   // InvalidArgument: the record does not fit the shard as it is, and nothing
-  // has changed.
+  // has changed. Other errors are those of the store: the shard is of no more
+  // use then.
   absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record,
                                      const ApplyOptions& options);
   // In memory of the heap.
@@ -134,13 +136,13 @@ class ShardMachine {
   // Applies the clock that is held if it is complete by now, and the gradients
   // whose turn has come. The options of a clock are those of the lowest rank
   // whose gradient is held: one update has one rate.
-  void Complete(const ApplyOptions& options, ShardOutcome* outcome);
-  void TakeTurns(const ApplyOptions& options, ShardOutcome* outcome);
+  absl::Status Complete(const ApplyOptions& options, ShardOutcome* outcome);
+  absl::Status TakeTurns(const ApplyOptions& options, ShardOutcome* outcome);
   // The gradients of `ranks`, some of the `workers` that take part.
-  void Update(absl::Span<const Payload> gradients,
-              absl::InlinedVector<Rank, 1> ranks, int workers, Clock clock,
-              const StepOptions& step, const ApplyOptions& options,
-              ShardOutcome* outcome);
+  absl::Status Update(absl::Span<const Payload> gradients,
+                      absl::InlinedVector<Rank, 1> ranks, int workers,
+                      Clock clock, const StepOptions& step,
+                      const ApplyOptions& options, ShardOutcome* outcome);
 
   std::shared_ptr<const TableRule> rule_;
   Shard shard_;

@@ -12,7 +12,7 @@ namespace {
 // What a checkpoint has of the shard as what the shard begins with, in memory
 // of its own.
 absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
-                                       const ShardRange& range,
+                                       const Region& region,
                                        const TableRule& rule) {
   const auto slot_count = static_cast<size_t>(rule.optimizer.slot_count());
   if (stored.version > kVersionMax) {
@@ -25,7 +25,7 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
         " optimizer slots, and the table's optimizer has ", slot_count));
   }
   const absl::Status fits =
-      rule.store->Check(range, stored.values, stored.slots);
+      rule.store->Check(region, stored.values, stored.slots);
   if (!fits.ok()) {
     return absl::DataLossError(
         absl::StrCat("the checkpoint has ", fits.message()));
@@ -103,17 +103,17 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   const TableRule& rule = *RuleFor(range);
   ShardSnapshot snapshot;
   if (at.options.stored != nullptr) {
-    SL_ASSIGN_OR_RETURN(
-        const ShardState stored,
-        at.options.stored->Read(table.name(), range.begin, range.end));
-    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range, rule));
+    SL_ASSIGN_OR_RETURN(const ShardState stored,
+                        at.options.stored->Read(table.name(), range.region));
+    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range.region, rule));
   } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
     return absl::FailedPreconditionError(
         "the job goes on from a checkpoint, and this server was started "
         "without one: start every server with the same --resume");
   } else {
-    const std::unique_ptr<ShardStore> initial =
-        rule.store->Initial(table, range, at.options.seed, rule.optimizer);
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardStore> initial,
+                        rule.store->Initial(table, range.region,
+                                            at.options.seed, rule.optimizer));
     snapshot.values = initial->values();
     snapshot.slots = initial->slots();
   }
@@ -137,7 +137,7 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   snapshot.complete_clock = snapshot.min_clock;
   if (RuleFor(range)->delays != nullptr)
     snapshot.turns = TurnState{.plan = BeginningOf(range.shard, *at.view)};
-  return ShardMachine(RuleFor(range), range, std::move(snapshot));
+  return ShardMachine::Create(RuleFor(range), range, std::move(snapshot));
 }
 
 ServedShard ShardMaker::BeginToServe(ShardMachine machine, uint64_t term,

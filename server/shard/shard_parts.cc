@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "common/sync/phases.h"
 #include "server/shard/feed_sender.h"
 #include "server/shard/request_desk.h"
@@ -21,6 +23,7 @@ ServedShard::Call ShardParts::NewCall() const {
 
 void ShardParts::Settle(ServedShard& served) const {
   const ShardId shard = served.range().shard;
+  if (!done.failure.ok()) return Fail("go on with", shard, done.failure);
   if (!done.cut_lost.ok()) cut.Fail(shard, done.cut_lost, *this);
   if (done.at_cut.has_value()) cut.Add(*std::move(done.at_cut), *this);
   if (done.logged) {
@@ -52,6 +55,13 @@ void ShardParts::RemoveStrangers(ServedShard& served) const {
   }
   served.Leave(std::move(leave), NewCall());
   Settle(served);
+}
+
+void ShardParts::Fail(absl::string_view what, ShardId shard,
+                      const absl::Status& why) const {
+  failed = true;
+  effects.failure = Annotate(
+      why, absl::StrCat("cannot ", what, " shard ", view->ShardName(shard)));
 }
 
 void ShardParts::Sign(wire::Header* header) const {

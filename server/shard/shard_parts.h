@@ -46,6 +46,7 @@ struct ShardParts {
   ShardCounts& counts;
   ServedShard::Effects& done;  // What the last call of a shard has left.
   ShardEffects& effects;
+  bool& failed;  // The thread cannot go on.
 
   // For a call of a shard that is served. Settle() follows, before any other.
   ServedShard::Call NewCall() const;
@@ -55,13 +56,17 @@ struct ShardParts {
   // become this thread's, no more.
   void RemoveStrangers(ServedShard& served) const;
 
+  // The thread cannot go on: it cannot `what` this shard.
+  void Fail(absl::string_view what, ShardId shard,
+            const absl::Status& why) const;
+
   // A message of this thread says as of which view it speaks.
   void Sign(wire::Header* header) const;
   // The view's entry for this thread among the shard's followers, or nullptr.
   const wire::Follower* ListedHere(ShardId shard) const;
-  // The last element that the shard of this range can ever have had.
-  int64_t TableEnd(const ShardRange& range) const {
-    return TableElements(view->table(range.table));
+  // All that the shard of this range can ever have had.
+  Region MostOf(const ShardRange& range) const {
+    return RegionOf(view->table(range.table)).Cut(range.region.begin()).second;
   }
 };
 

@@ -69,7 +69,7 @@ void ThreadCut::EndIfComplete(const ShardParts& at) {
   std::vector<ShardState>& shards = pending_->state.shards;
   std::sort(shards.begin(), shards.end(),
             [](const ShardState& a, const ShardState& b) {
-              return std::tie(a.table, a.begin) < std::tie(b.table, b.begin);
+              return std::tie(a.table, a.region) < std::tie(b.table, b.region);
             });
   at.effects.cut = std::move(pending_->state);
   pending_.reset();

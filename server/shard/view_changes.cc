@@ -30,9 +30,7 @@ void CreateShards(const ShardParts& at) {
     absl::StatusOr<ShardMachine> machine =
         at.maker.NewMachine(at.view->shard(id), at);
     if (!machine.ok()) {
-      at.effects.failure = Annotate(
-          machine.status(),
-          absl::StrCat("cannot begin with shard ", at.view->ShardName(id)));
+      at.Fail("begin with", id, machine.status());
       return;
     }
     if (listed != nullptr) {
@@ -40,7 +38,7 @@ void CreateShards(const ShardParts& at) {
       feed.set_follower(listed->since());
       at.places.Follow(
           id, LogCopy(PeerOf(at.view->OwnerOf(id)), feed,
-                      at.TableEnd(at.view->shard(id)), *std::move(machine)));
+                      at.MostOf(at.view->shard(id)), *std::move(machine)));
       continue;
     }
     at.places.Begin(at.maker.BeginToServe(*std::move(machine),
@@ -61,13 +59,16 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     const wire::Split& split = at.view->proto().split(i);
     const auto whole = parts.find(ShardId{split.shard()});
     if (whole == parts.end() ||
-        split.at() >= whole->second.shard().range().end) {
+        !whole->second.shard().range().region.CanBeCut(split.at())) {
       continue;
     }
     const ShardId part{first + i};
     absl::StatusOr<ShardOutcome> outcome =
         whole->second.Apply(SplitRecord{.at = split.at(), .part = part});
-    SL_CHECK(outcome.ok(), outcome.status().ToString());
+    if (!outcome.ok()) {
+      at.Fail("split the copy of", whole->first, outcome.status());
+      return;
+    }
     parts.emplace(part, *std::move(outcome->part));
   }
   parts.erase(shard);
@@ -85,7 +86,7 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     if (listed != nullptr) feed.set_follower(listed->since());
     at.places.Follow(
         part, LogCopy(PeerOf(at.view->OwnerOf(part)), feed,
-                      at.TableEnd(at.view->shard(part)), std::move(machine)));
+                      at.MostOf(at.view->shard(part)), std::move(machine)));
   }
 }
 
@@ -98,7 +99,7 @@ void SplitShard(int number, const ShardParts& at) {
   if (!at.places.Has(kept) || at.places.Follows(kept)) return;
   // Done before, here or by an owner before: it may be moving since then.
   ServedShard* const served = at.places.Served(kept);
-  if (served != nullptr && split.at() >= served->range().end) return;
+  if (served != nullptr && !served->range().region.CanBeCut(split.at())) return;
   if (at.places.moving().count(kept) > 0) {
     // Lost to a server that died, which the coordinator has yet to hear. Then
     // the job ends.
@@ -111,12 +112,14 @@ void SplitShard(int number, const ShardParts& at) {
   // Later splits of the same view may split either part again.
   const ShardId part{at.view->shard_count() - at.view->proto().split_size() +
                      number};
-  ShardMachine machine = served->SplitAt(split.at(), part, at.NewCall());
+  std::optional<ShardMachine> machine =
+      served->SplitAt(split.at(), part, at.NewCall());
   at.Settle(*served);
+  if (!machine.has_value()) return;
   if (at.view->OwnerOf(part) != at.options.self || at.places.Has(part)) return;
   // The followers' copies of it are made by the same record.
   const uint64_t term = served->machine().position().term;
-  at.places.Begin(at.maker.BeginToServe(std::move(machine), term,
+  at.places.Begin(at.maker.BeginToServe(*std::move(machine), term,
                                         served->followers().Awaited(), at));
 }
 
@@ -131,9 +134,8 @@ void SplitShards(const View& before, const ShardParts& at) {
 void TakeOver(ShardId shard, const ShardParts& at) {
   LogCopy& copy = *at.places.Copy(shard);
   if (copy.machine() == nullptr) {
-    at.effects.failure = absl::DataLossError(
-        absl::StrCat("cannot take over shard ", at.view->ShardName(shard),
-                     ": the copy of it is not whole"));
+    at.Fail("take over", shard,
+            absl::DataLossError("the copy of it is not whole"));
     return;
   }
   ShardPlaces::Requests waited;  // For a copy nothing waits.
@@ -173,6 +175,7 @@ void Depose(ShardId shard, const ShardParts& at) {
 void FollowOwners(const View& before, const ShardParts& at) {
   std::vector<int32_t> changed = at.view->OwnersThatDiffer(before);
   for (const int32_t id : changed) SplitCopy(ShardId{id}, at);
+  if (at.failed) return;
   // Of shards that were split off since, all are new to us.
   for (int32_t id = before.shard_count(); id < at.view->shard_count(); ++id)
     changed.push_back(id);
@@ -286,7 +289,7 @@ void ViewChanges::Apply(const View* before, const ShardParts& at) {
     FollowFollowers(*before, at);
     RemoveGone(*before, at);
   }
-  if (!at.effects.failure.ok()) return;
+  if (at.failed) return;
   BeginMoves(at);
   // A move may have waited for a follower that this view removes, so each move
   // is looked at again.

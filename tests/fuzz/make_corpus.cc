@@ -164,8 +164,8 @@ void AddFeeds(Corpus* corpus) {
   Message copied = begin(6);
   wire::HandOver& feed = *copied.header.mutable_hand_over();
   wire::ShardSnapshot& snapshot = *entry(&feed)->mutable_snapshot();
-  snapshot.set_begin(range.begin);
-  snapshot.set_end(range.end);
+  snapshot.set_begin(range.region.begin());
+  snapshot.set_end(range.region.end());
   for (const wire::WorkerMember& worker : view->workers()) {
     wire::ShardParticipant& who = *snapshot.add_participant();
     who.mutable_id()->set_rank(worker.rank());
@@ -177,7 +177,8 @@ void AddFeeds(Corpus* corpus) {
     copied.payloads.push_back(tensor);
   }
   gradient(&copied);
-  entry(&feed)->mutable_record()->mutable_split()->set_at(range.begin + 1);
+  entry(&feed)->mutable_record()->mutable_split()->set_at(range.region.begin() +
+                                                          1);
   feed.mutable_record()->rbegin()->mutable_record()->mutable_split()->set_part(
       view->shard_count());
   Message lacking = begin(8);
@@ -314,10 +315,9 @@ void AddCheckpoint(Corpus* corpus) {
   const Payload floats = Payload::Copy(values.data(), 12);
   const auto part =
       WritePart(folder, "part",
-                {{.table = "a", .begin = 0, .end = 3, .values = floats},
+                {{.table = "a", .region = {0, 3}, .values = floats},
                  {.table = "b.weight[0, 1)",
-                  .begin = 3,
-                  .end = 6,
+                  .region = {3, 6},
                   .version = 7,
                   .values = floats,
                   .slots = {floats, floats}}});

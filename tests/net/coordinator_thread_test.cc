@@ -126,8 +126,7 @@ class CoordinatorThreadTest : public ::testing::Test {
     const std::vector<float> values(10, 1.5f);
     const ShardState shard{
         .table = "weight",
-        .begin = 0,
-        .end = 10,
+        .region = {0, 10},
         .version = 4,
         .values = Payload::Copy(values.data(), values.size() * sizeof(float))};
     const absl::StatusOr<checkpoint::Part> part =

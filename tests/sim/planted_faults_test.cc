@@ -422,7 +422,7 @@ bool PushSkipped(Plant& plant, const PeerId& from, const PeerId& to,
     if (!push.has_advance() || !scenario.Skips(clock, range.table)) return;
     const std::vector<float> gradient =
         scenario.Gradient(Rank{from.index}, from.instance, clock, range.table,
-                          range.begin, range.end);
+                          range.region.begin(), range.region.end());
     push.set_gradient(plant.rng.Below(3));
     push.set_clock(clock);
     frames_now.push_back(
@@ -447,7 +447,7 @@ bool SwapClocks(Plant& plant, const PeerId& from, const PeerId& to,
     const ShardRange& range = plant.view->shard(ShardId{push.shard()});
     const std::vector<float> other = plant.world->context().scenario.Gradient(
         Rank{from.index}, from.instance, 5 - push.clock(), range.table,
-        range.begin, range.end);
+        range.region.begin(), range.region.end());
     frames.front() = Payload::Copy(other.data(), other.size() * sizeof(float));
   });
   return true;
@@ -658,7 +658,7 @@ bool GoTooEarly(Plant& plant, const PeerId&, const PeerId&, Message* message) {
   const int tensors = TensorsOf(plant, hand_over.shard());
   if (!last.has_part() || last.part().tensor() != tensors - 1 ||
       last.part().offset() + message->payloads.back().size() !=
-          plant.view->shard(ShardId{hand_over.shard()}).bytes()) {
+          plant.view->shard(ShardId{hand_over.shard()}).region.DenseBytes()) {
     return true;
   }
   hand_over.add_record()->mutable_go()->set_move(hand_over.feed().move());

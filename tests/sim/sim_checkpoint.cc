@@ -89,12 +89,12 @@ absl::StatusOr<std::shared_ptr<const SimCheckpoint>> SimFolder::Complete(
 }
 
 absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
-                                                 int64_t begin,
-                                                 int64_t end) const {
+                                                 const Region& region) const {
+  const int64_t begin = region.begin();
+  const int64_t end = region.end();
   ShardState state;
   state.table = table;
-  state.begin = begin;
-  state.end = end;
+  state.region = region;
   const auto bytes_of = [](int64_t elements) {
     return static_cast<size_t>(elements) * sizeof(float);
   };
@@ -102,8 +102,8 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
   RunningRmsOfParts rms;
   int64_t read = 0;
   for (const ShardState& stored : checkpoint_->shards) {
-    const int64_t from = std::max(begin, stored.begin);
-    const int64_t to = std::min(end, stored.end);
+    const int64_t from = std::max(begin, stored.region.begin());
+    const int64_t to = std::min(end, stored.region.end());
     if (stored.table != table || from >= to) continue;
     if (tensors.empty()) {
       for (size_t t = 0; t < 1 + stored.slots.size(); ++t)
@@ -112,7 +112,7 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
     for (size_t t = 0; t < tensors.size(); ++t) {
       const Payload& source = t == 0 ? stored.values : stored.slots[t - 1];
       std::memcpy(tensors[t].MutableData() + bytes_of(from - begin),
-                  source.data() + bytes_of(from - stored.begin),
+                  source.data() + bytes_of(from - stored.region.begin()),
                   bytes_of(to - from));
     }
     state.version = std::max(state.version, stored.version);
@@ -120,8 +120,8 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
     read += to - from;
   }
   if (read != end - begin) {
-    return absl::NotFoundError(absl::StrCat("of ", table, "[", begin, ", ", end,
-                                            ") ", read, " elements are there"));
+    return absl::NotFoundError(absl::StrCat("of ", table, region.Text(), " ",
+                                            read, " elements are there"));
   }
   state.running_rms = rms.Whole();
   state.values = tensors.front();

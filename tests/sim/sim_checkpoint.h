@@ -70,8 +70,8 @@ class SimStoredShards final : public StoredShards {
  public:
   explicit SimStoredShards(std::shared_ptr<const SimCheckpoint> checkpoint)
       : checkpoint_(std::move(checkpoint)) {}
-  absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                  int64_t end) const override;
+  absl::StatusOr<ShardState> Read(const std::string& table,
+                                  const Region& region) const override;
 
  private:
   const std::shared_ptr<const SimCheckpoint> checkpoint_;

@@ -12,12 +12,14 @@ namespace slackline::sim {
 namespace {
 
 Payload PayloadOf(const SimReplica::Tensor& tensor, const ShardRange& range) {
-  return Payload::Copy(tensor.data() + range.begin, range.bytes());
+  return Payload::Copy(tensor.data() + range.region.begin(),
+                       range.region.DenseBytes());
 }
 
 void CopyTo(const Payload& payload, const ShardRange& range,
             SimReplica::Tensor* tensor) {
-  std::memcpy(tensor->data() + range.begin, payload.data(), payload.size());
+  std::memcpy(tensor->data() + range.region.begin(), payload.data(),
+              payload.size());
 }
 
 bool Same(const SimReplica::Tensor& a, const SimReplica::Tensor& b) {
@@ -109,10 +111,10 @@ uint64_t SimReplica::Hash(const View& in) const {
   for (int t = 0; t < in.proto().table_size(); ++t) {
     range.table = TableId{t};
     const wire::Table& table = in.table(range.table);
-    for (range.begin = 0; range.begin < TableElements(table);
-         range.begin = range.end) {
-      range.end =
-          std::min(range.begin + table.shard_elements(), TableElements(table));
+    const int64_t elements = TableElements(table);
+    for (int64_t begin = 0; begin < elements; begin = range.region.end()) {
+      range.region = {begin,
+                      std::min(begin + table.shard_elements(), elements)};
       const ShardId shard{static_cast<int32_t>(hashes.size())};
       const ClientCore::ShardValue value = CopyOf(range, VersionOf(in, shard));
       hashes.push_back(StateHash(value.version, value.values, value.slots));
@@ -128,14 +130,14 @@ void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
     const ShardRange& range = view->shard(ShardId{id});
     const size_t table = static_cast<size_t>(range.table);
     const Optimizer& optimizer = view->optimizer(range.table);
-    const auto* const gradient =
-        reinterpret_cast<const std::byte*>(sum[table].data() + range.begin);
+    const auto* const gradient = reinterpret_cast<const std::byte*>(
+        sum[table].data() + range.region.begin());
     Optimizer::ApplyArgs args;
-    args.in = args.out = values[table].data() + range.begin;
+    args.in = args.out = values[table].data() + range.region.begin();
     for (size_t i = 0; i < slots[table].size(); ++i)
-      args.slots[i] = slots[table][i].data() + range.begin;
+      args.slots[i] = slots[table][i].data() + range.region.begin();
     args.gradients = absl::MakeConstSpan(&gradient, 1);
-    args.elements = static_cast<size_t>(range.elements());
+    args.elements = static_cast<size_t>(range.region.size());
     args.gradient_scale = 1.0f / static_cast<float>(divisor);
     const StepOptions options =
         scenario.GradientOptions(Rank{0}, clock, range.table);

@@ -732,7 +732,7 @@ run::ThreadLoad SimServer::Load(int t) const {
     if (!threads_[t].core->Owns(ShardId{id})) continue;
     const double luck = uniform(static_cast<uint64_t>(id), epoch);
     const double elements =
-        static_cast<double>(view->shard(ShardId{id}).elements());
+        static_cast<double>(view->shard(ShardId{id}).region.size());
     const double busy =
         (luck < placement.hot ? 0.1 : 0.001) * (1 + luck) * elements;
     run::ShardLoad& shard = *load.add_shard();
@@ -997,8 +997,7 @@ std::vector<ShardState> SimServer::ShardsOf(int t) const {
     if (machine == nullptr) continue;
     const ShardRange& range = machine->shard().range();
     shards.push_back({.table = view.table(range.table).name(),
-                      .begin = range.begin,
-                      .end = range.end,
+                      .region = range.region,
                       .version = machine->shard().version(),
                       .values = machine->shard().values(),
                       .slots = machine->shard().slots()});

@@ -731,8 +731,7 @@ void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
       const ShardRange& range = view.shard(ShardId{id});
       ClientCore::ShardValue value = state.Give(view, ShardId{id});
       shards.push_back({.table = view.table(range.table).name(),
-                        .begin = range.begin,
-                        .end = range.end,
+                        .region = range.region,
                         .version = value.version,
                         .values = std::move(value.values),
                         .slots = std::move(value.slots)});

@@ -21,17 +21,16 @@
 
 namespace slackline {
 
-// Some rows of the keys [begin, end), sorted by key: begin, end and the number
-// of rows, then their keys, then their floats.
+// Some rows of a region, sorted by key: the region's first key, the one behind
+// its last, and the number of rows, then their keys, then their floats.
 struct RowBlock {
-  int64_t begin = 0;
-  int64_t end = 0;
+  Region region;
   std::map<int64_t, std::vector<float>> rows = {};
 
   static constexpr size_t kHeader = 3;  // Numbers before the keys.
 
   Payload Encode() const {
-    std::vector<int64_t> numbers = {begin, end,
+    std::vector<int64_t> numbers = {region.begin(), region.end(),
                                     static_cast<int64_t>(rows.size())};
     std::vector<float> floats;
     for (const auto& [key, row] : rows) {
@@ -48,19 +47,19 @@ struct RowBlock {
     return payload;
   }
 
-  // Of the keys [begin, end), in rows of `width`.
-  static absl::StatusOr<RowBlock> Decode(const Payload& payload, int64_t begin,
-                                         int64_t end, size_t width) {
+  // Of these keys, in rows of `width`.
+  static absl::StatusOr<RowBlock> Decode(const Payload& payload,
+                                         const Region& region, size_t width) {
     const auto number = [&](size_t i) {
       int64_t value = 0;
       std::memcpy(&value, payload.data() + i * sizeof(value), sizeof(value));
       return value;
     };
     const size_t row_bytes = sizeof(int64_t) + width * sizeof(float);
-    if (payload.size() < kHeader * sizeof(int64_t) || number(0) != begin ||
-        number(1) != end) {
+    if (payload.size() < kHeader * sizeof(int64_t) ||
+        Region(number(0), number(1)) != region) {
       return absl::InvalidArgumentError(
-          absl::StrCat("no rows of the keys [", begin, ", ", end, ")"));
+          absl::StrCat("no rows of the keys ", region.Text()));
     }
     const size_t bytes = payload.size() - kHeader * sizeof(int64_t);
     if (bytes % row_bytes != 0 ||
@@ -69,31 +68,31 @@ struct RowBlock {
           number(2), " rows in ", bytes, " bytes, of ", row_bytes, " each"));
     }
     const size_t count = bytes / row_bytes;
-    RowBlock block{.begin = begin, .end = end};
+    RowBlock block{.region = region};
     const std::byte* floats =
         payload.data() + (kHeader + count) * sizeof(int64_t);
-    int64_t least = begin;
+    Region left = region;
     for (size_t i = 0; i < count; ++i) {
       const int64_t key = number(kHeader + i);
-      if (key < least || key >= end) {
+      if (key < left.begin() || key >= left.end()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("key ", key, " is outside [", least, ", ", end, ")"));
+            absl::StrCat("key ", key, " is outside ", left.Text()));
       }
       std::vector<float>& row = block.rows[key];
       row.resize(width);
       std::memcpy(row.data(), floats, width * sizeof(float));
       floats += width * sizeof(float);
-      least = key + 1;
+      left = left.Cut(key + 1).second;
     }
     return block;
   }
 
-  // Takes the rows from `at` on away.
-  RowBlock SplitOff(int64_t at) {
-    RowBlock rest{.begin = at, .end = end};
-    for (auto row = rows.lower_bound(at); row != rows.end();)
+  // Takes the rows of `part`, an end of the region, away.
+  RowBlock SplitOff(const Region& part) {
+    RowBlock rest{.region = part};
+    for (auto row = rows.lower_bound(part.begin()); row != rows.end();)
       rest.rows.insert(rows.extract(row++));
-    end = at;
+    region = region.Cut(part.begin()).first;
     return rest;
   }
 };
@@ -119,19 +118,20 @@ class RowStore : public ShardStore {
     return slots_;
   }
 
-  void Install(const Payload& values,
-               absl::Span<const Payload> slots) override {
+  absl::Status Install(const Payload& values,
+                       absl::Span<const Payload> slots) override {
     rows_ = *Decode(values);
     for (size_t i = 0; i < slots.size(); ++i) of_slots_[i] = *Decode(slots[i]);
     Changed();
+    return absl::OkStatus();
   }
 
-  std::unique_ptr<ShardStore> Split(const ShardRange& /*kept*/,
-                                    const ShardRange& part) override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& /*kept*/, const Region& part) override {
     std::vector<RowBlock> rest;
-    for (RowBlock& slot : of_slots_) rest.push_back(slot.SplitOff(part.begin));
+    for (RowBlock& slot : of_slots_) rest.push_back(slot.SplitOff(part));
     Changed();
-    return std::make_unique<RowStore>(width_, rows_.SplitOff(part.begin),
+    return std::make_unique<RowStore>(width_, rows_.SplitOff(part),
                                       std::move(rest));
   }
 
@@ -155,16 +155,16 @@ class RowStore : public ShardStore {
     return gradient.bytes().subspan(
         (RowBlock::kHeader + static_cast<size_t>(rows)) * sizeof(int64_t));
   }
-  std::pair<Payload, Payload> SplitGradient(
-      const Payload& gradient, const ShardRange& /*kept*/,
-      const ShardRange& part) const override {
+  std::pair<Payload, Payload> SplitGradient(const Payload& gradient,
+                                            const Region& /*kept*/,
+                                            const Region& part) const override {
     RowBlock block = *Decode(gradient);
-    const RowBlock rest = block.SplitOff(part.begin);
+    const RowBlock rest = block.SplitOff(part);
     return {block.Encode(), rest.Encode()};
   }
 
-  void Apply(const Update& update) override {
-    RowBlock sum{.begin = rows_.begin, .end = rows_.end};
+  absl::Status Apply(const Update& update) override {
+    RowBlock sum{.region = rows_.region};
     for (const Payload& gradient : update.gradients) {
       const RowBlock block = *Decode(gradient);
       for (const auto& [key, row] : block.rows) {
@@ -188,11 +188,12 @@ class RowStore : public ShardStore {
     }
     if (update.sum != nullptr) *update.sum = sum.Encode();
     Changed();
+    return absl::OkStatus();
   }
 
  private:
   absl::StatusOr<RowBlock> Decode(const Payload& payload) const {
-    return RowBlock::Decode(payload, rows_.begin, rows_.end, width_);
+    return RowBlock::Decode(payload, rows_.region, width_);
   }
   float* FindOrAdd(RowBlock* block, int64_t key) const {
     std::vector<float>& row = block->rows[key];
@@ -216,42 +217,42 @@ class RowKind : public StoreKind {
  public:
   explicit RowKind(size_t width) : width_(width) {}
 
-  std::unique_ptr<ShardStore> Initial(
-      const wire::Table& /*table*/, const ShardRange& range, uint64_t /*seed*/,
+  absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
+      const wire::Table& /*table*/, const Region& region, uint64_t /*seed*/,
       const Optimizer& optimizer) const override {
-    const RowBlock none{.begin = range.begin, .end = range.end};
+    const RowBlock none{.region = region};
     return std::make_unique<RowStore>(
         width_, none,
         std::vector<RowBlock>(static_cast<size_t>(optimizer.slot_count()),
                               none));
   }
 
-  std::unique_ptr<ShardStore> Of(const ShardRange& range, Payload values,
-                                 std::vector<Payload> slots) const override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& region, Payload values,
+      std::vector<Payload> slots) const override {
     std::vector<RowBlock> of_slots;
-    for (const Payload& slot : slots) of_slots.push_back(*Decode(range, slot));
-    return std::make_unique<RowStore>(width_, *Decode(range, values),
+    for (const Payload& slot : slots) of_slots.push_back(*Decode(region, slot));
+    return std::make_unique<RowStore>(width_, *Decode(region, values),
                                       std::move(of_slots));
   }
 
-  absl::Status CheckBytes(const ShardRange& range,
-                          uint64_t bytes) const override {
+  absl::Status CheckBytes(const Region& region, uint64_t bytes) const override {
     const uint64_t header = RowBlock::kHeader * sizeof(int64_t);
     const uint64_t row = sizeof(int64_t) + width_ * sizeof(float);
     if (bytes >= header && (bytes - header) % row == 0 &&
-        (bytes - header) / row <= static_cast<uint64_t>(range.elements())) {
+        (bytes - header) / row <= static_cast<uint64_t>(region.size())) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(
         bytes, " bytes; ", header, " and ", row, " for each of at most ",
-        range.elements(), " rows are required"));
+        region.size(), " rows are required"));
   }
 
-  absl::Status Check(const ShardRange& range, const Payload& values,
+  absl::Status Check(const Region& region, const Payload& values,
                      absl::Span<const Payload> slots) const override {
-    SL_ASSIGN_OR_RETURN(const RowBlock block, Decode(range, values));
+    SL_ASSIGN_OR_RETURN(const RowBlock block, Decode(region, values));
     for (const Payload& slot : slots) {
-      SL_ASSIGN_OR_RETURN(const RowBlock other, Decode(range, slot));
+      SL_ASSIGN_OR_RETURN(const RowBlock other, Decode(region, slot));
       if (other.rows.size() != block.rows.size() ||
           !std::equal(other.rows.begin(), other.rows.end(), block.rows.begin(),
                       [](const auto& a, const auto& b) {
@@ -273,9 +274,9 @@ class RowKind : public StoreKind {
   }
 
  private:
-  absl::StatusOr<RowBlock> Decode(const ShardRange& range,
+  absl::StatusOr<RowBlock> Decode(const Region& region,
                                   const Payload& payload) const {
-    return RowBlock::Decode(payload, range.begin, range.end, width_);
+    return RowBlock::Decode(payload, region, width_);
   }
 
   const size_t width_;

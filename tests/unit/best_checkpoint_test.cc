@@ -45,8 +45,7 @@ class BestCheckpointTest : public ::testing::Test {
     const std::vector<float> values = {1, 2};
     const ShardState shard = {
         .table = "t",
-        .begin = 0,
-        .end = 2,
+        .region = {0, 2},
         .values = Payload::Copy(values.data(), 2 * sizeof(float))};
     checkpoint::Manifest manifest;
     manifest.set_format(kCheckpointFormat);

@@ -116,11 +116,8 @@ Model MakeModel(uint64_t seed, int64_t clock = 1200) {
 ShardState ShardOf(const Model& model, const std::string& table, int64_t begin,
                    int64_t end, Version version = 12) {
   const auto& tensors = model.tables.at(table).tensors;
-  ShardState shard = {.table = table,
-                      .begin = begin,
-                      .end = end,
-                      .version = version,
-                      .values = {}};
+  ShardState shard = {
+      .table = table, .region = {begin, end}, .version = version, .values = {}};
   for (size_t i = 0; i < tensors.size(); ++i) {
     Payload payload =
         Floats({tensors[i].begin() + begin, tensors[i].begin() + end});
@@ -195,8 +192,7 @@ absl::Status OpenError(const std::string& folder) {
 
 void ExpectEqual(const ShardState& read, const ShardState& expected) {
   EXPECT_EQ(read.table, expected.table);
-  EXPECT_EQ(read.begin, expected.begin);
-  EXPECT_EQ(read.end, expected.end);
+  EXPECT_EQ(read.region, expected.region);
   EXPECT_EQ(read.version, expected.version);
   EXPECT_EQ(Bits(read.values), Bits(expected.values));
   ASSERT_EQ(read.slots.size(), expected.slots.size());
@@ -208,7 +204,7 @@ bool HasContentOf(const StoredCheckpoint& stored, const Model& model) {
   for (const auto& [name, table] : model.tables) {
     const ShardState expected = ShardOf(
         model, name, 0, static_cast<int64_t>(table.tensors.front().size()));
-    const auto read = stored.Read(name, 0, expected.end);
+    const auto read = stored.Read(name, expected.region);
     if (!read.ok() || Bits(read->values) != Bits(expected.values) ||
         read->version != expected.version ||
         read->slots.size() != expected.slots.size()) {
@@ -318,8 +314,7 @@ TEST(PartFileTest, TensorsMayLieAtAnyAddress) {
   const std::vector<float> values = {1, 2, 3};
   memory.append(reinterpret_cast<const char*>(values.data()), 12);
   const ShardState shard = {.table = "t",
-                            .begin = 4,
-                            .end = 7,
+                            .region = {4, 7},
                             .values = Payload::Wrap(memory.data() + 1, 12, 0)};
   const checkpoint::Part part = Must(WritePart(folder.path(), "p", {shard}));
   const auto file = Must(PartFile::Open(folder.path(), part));
@@ -341,18 +336,19 @@ TEST(PartFileTest, AShardThatIsNotOfItsSizeIsNotWritten) {
     change(&shard);
     return Text(WritePart(folder.path(), "p", {shard}).status());
   };
-  EXPECT_THAT(why([](ShardState* shard) { shard->end = 8; }),
+  EXPECT_THAT(why([](ShardState* shard) {
+                shard->region = {0, 8};
+              }),
               HasSubstr("net.0.bias[0, 8)"));
   EXPECT_THAT(why([](ShardState* shard) { shard->slots[1] = Floats({1}); }),
               HasSubstr("'net.0.bias[0, 7)/1'"));
   EXPECT_THAT(why([](ShardState* shard) {
-                shard->begin = shard->end = 0;
+                shard->region = {0, 0};
                 shard->values = {};
               }),
               HasSubstr("are no elements of"));
   EXPECT_THAT(why([](ShardState* shard) {
-                shard->begin = -1;
-                shard->end = 6;
+                shard->region = {-1, 6};
               }),
               HasSubstr("[-1, 6) are no elements of"));
   EXPECT_THAT(why([](ShardState* shard) { shard->table.resize(257, 'x'); }),
@@ -535,8 +531,8 @@ TEST(StoredCheckpointTest, AnyCutReadsWhatWasWrittenInAnyOther) {
         const int64_t begin = rng.Between(0, elements - 1);
         const int64_t end = rng.Between(begin + 1, elements);
         const ShardState expected = ShardOf(model, name, begin, end);
-        ExpectEqual(Must(stored->Read(name, begin, end)), expected);
-        EXPECT_EQ(Bits(Must(stored->ReadValues(name, begin, end))),
+        ExpectEqual(Must(stored->Read(name, {begin, end})), expected);
+        EXPECT_EQ(Bits(Must(stored->ReadValues(name, {begin, end}))),
                   Bits(expected.values));
       }
     }
@@ -565,13 +561,14 @@ TEST(StoredCheckpointTest, OfSeveralVersionsTheLargestCounts) {
   Model model = MakeModel(1);
   std::vector<ShardState> shards = Shards(model, 4);
   for (ShardState& shard : shards) {
-    if (shard.table == "net.0.bias") shard.version = shard.begin == 0 ? 9 : 7;
+    if (shard.table == "net.0.bias")
+      shard.version = shard.region.begin() == 0 ? 9 : 7;
   }
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_EQ(Must(stored->Read("net.0.bias", 0, 7)).version, 9u);
-  EXPECT_EQ(Must(stored->Read("net.0.bias", 5, 7)).version, 7u);
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {0, 7})).version, 9u);
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7})).version, 7u);
 }
 
 TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
@@ -580,15 +577,15 @@ TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
   std::vector<ShardState> shards = Shards(model, 4);
   for (ShardState& shard : shards) {
     if (shard.table == "net.0.bias")
-      shard.running_rms =
-          RunningRms(shard.begin == 0 ? 1 : 3, shard.begin == 0 ? 200 : 150);
+      shard.running_rms = RunningRms(shard.region.begin() == 0 ? 1 : 3,
+                                     shard.region.begin() == 0 ? 200 : 150);
   }
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_EQ(Must(stored->Read("net.0.bias", 5, 7)).running_rms,
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7})).running_rms,
             RunningRms(3, 150));
-  const RunningRms both = Must(stored->Read("net.0.bias", 0, 7)).running_rms;
+  const RunningRms both = Must(stored->Read("net.0.bias", {0, 7})).running_rms;
   EXPECT_DOUBLE_EQ(both.mean(), std::sqrt((4 * 1 + 3 * 9) / 7.0));
   EXPECT_EQ(both.count(), 150u);
 }
@@ -597,14 +594,12 @@ TEST(StoredCheckpointTest, WhatIsNotThereIsNamed) {
   const TempFolder folder;
   Write(folder.path(), MakeModel(1));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_THAT(Text(stored->Read("net.1", 0, 1).status()),
+  EXPECT_THAT(Text(stored->Read("net.1", {0, 1}).status()),
               HasSubstr("has no table net.1"));
-  EXPECT_THAT(Text(stored->Read("net.0.bias", 3, 8).status()),
+  EXPECT_THAT(Text(stored->Read("net.0.bias", {3, 8}).status()),
               HasSubstr("net.0.bias[3, 8); the table has 7 elements"));
-  for (const auto& [begin, end] :
-       std::vector<std::pair<int64_t, int64_t>>{{-1, 3}, {3, 3}, {4, 3}}) {
-    EXPECT_TRUE(
-        absl::IsNotFound(stored->Read("net.0.bias", begin, end).status()));
+  for (const Region& none : {Region(-1, 3), Region(3, 3), Region(4, 3)}) {
+    EXPECT_TRUE(absl::IsNotFound(stored->Read("net.0.bias", none).status()));
   }
 }
 
@@ -729,7 +724,7 @@ TEST(KeptFileTest, AWorkerFindsItsResiduals) {
     EXPECT_EQ(found.program.value_or(""), rank == 0 ? "" : "a program");
     ASSERT_THAT(found.residuals, SizeIs(1));
     EXPECT_EQ(found.residuals[0].table, residual.table);
-    EXPECT_EQ(found.residuals[0].end, residual.end);
+    EXPECT_EQ(found.residuals[0].region, residual.region);
     EXPECT_EQ(std::memcmp(found.residuals[0].values.data(),
                           residual.values.data(), residual.values.size()),
               0);
@@ -825,12 +820,12 @@ TEST(StoredCheckpointTest, TheTablesAreThereWholeAndOnce) {
                                ShardOf(model, "net.0.bias", 0, 4));
               }),
               HasSubstr("net.0.bias[0, 4) overlaps with net.0.bias[0, 4)"));
-  EXPECT_THAT(
-      why([](auto* shards) {
-        shards->back() = {
-            .table = "scale", .begin = 0, .end = 2, .values = Floats({1, 2})};
-      }),
-      HasSubstr("outside of the table, which has 1 elements"));
+  EXPECT_THAT(why([](auto* shards) {
+                shards->back() = {.table = "scale",
+                                  .region = {0, 2},
+                                  .values = Floats({1, 2})};
+              }),
+              HasSubstr("outside of the table, which has 1 elements"));
   EXPECT_THAT(why([](auto* shards) { shards->back().table = "other"; }),
               HasSubstr("other[0, 1) is of a table that the manifest does not "
                         "have"));

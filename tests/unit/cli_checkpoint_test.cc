@@ -80,8 +80,7 @@ ShardState Shard(const std::string& table, const std::vector<float>& of,
                  int64_t begin, int64_t end) {
   const Payload values = Payload::Copy(
       of.data() + begin, static_cast<size_t>(end - begin) * sizeof(float));
-  ShardState shard = {
-      .table = table, .begin = begin, .end = end, .values = values};
+  ShardState shard = {.table = table, .region = {begin, end}, .values = values};
   if (table == "net.weight") shard.slots.push_back(values);
   return shard;
 }
@@ -208,7 +207,7 @@ TEST(ImportTest, MakesACheckpointOfStepZeroWithTheValuesAlone) {
   EXPECT_THAT(manifest.table(0).shape(), ElementsAre(1000, 200));
   EXPECT_THAT(manifest.table(1).shape(), IsEmpty());
   EXPECT_EQ(manifest.part(0).shards(), 4 + 1) << "shards of 65536";
-  const ShardState read = Must(stored->Read("net.weight", 1, 200000));
+  const ShardState read = Must(stored->Read("net.weight", {1, 200000}));
   EXPECT_EQ(
       std::memcmp(read.values.data(), large.data() + 1, 199999 * sizeof(float)),
       0);
@@ -266,7 +265,7 @@ TEST(ImportTest, TakesOtherFloatsAndLeavesOutWhatIsNotWanted) {
                               HasSubstr("; left out: 1 tensor;")));
   std::vector<std::string> passed_over;
   const auto stored = Must(OpenCheckpoint(folder.File("floats"), &passed_over));
-  const Payload half = Must(stored->ReadValues("net.half", 0, 1));
+  const Payload half = Must(stored->ReadValues("net.half", {0, 1}));
   float value = 0;
   std::memcpy(&value, half.data(), sizeof(value));
   EXPECT_EQ(value, -2.5f);

@@ -575,7 +575,7 @@ TEST_F(ClientMoveTest, APullBehindPushesIsOfThePartsWhereverItStands) {
     AddAnswer(send, shard, &message).mutable_values()->set_version(2);
     const std::shared_ptr<const View> view = *View::Create(view_);
     const auto elements =
-        static_cast<size_t>(view->shard(ShardId{shard}).elements());
+        static_cast<size_t>(view->shard(ShardId{shard}).region.size());
     message.payloads.push_back(
         Numbers(std::vector<float>(elements, static_cast<float>(shard))));
     ++answered;

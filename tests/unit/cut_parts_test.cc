@@ -28,8 +28,7 @@ using ::testing::HasSubstr;
 ShardCore::CutState OneShard() {
   ShardCore::CutState state{.number = 4, .run = 77};
   state.shards.push_back({.table = "w",
-                          .begin = 8,
-                          .end = 12,
+                          .region = {8, 12},
                           .version = 6,
                           .values = Floats(3, 4),
                           .slots = {Floats(5, 4)}});
@@ -64,7 +63,7 @@ TEST(CutPartsTest, ShardsAreInAFileOfTheirThread) {
   ASSERT_EQ(file->pieces().size(), 1u);
   const ShardState read = Must(file->Read(file->pieces()[0]));
   EXPECT_EQ(read.table, "w");
-  EXPECT_EQ(read.begin, 8);
+  EXPECT_EQ(read.region, Region(8, 12));
   EXPECT_EQ(read.version, 6u);
   EXPECT_EQ(First(read.values), 3);
   EXPECT_EQ(First(read.slots.at(0)), 5);

@@ -60,7 +60,7 @@ std::shared_ptr<const TableRule> MakeRule(const std::string& delays,
 
 // Elements [0, 6) of a table, of which all clocks are to come.
 ShardMachine Begin(const std::shared_ptr<const TableRule>& rule) {
-  const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = 6};
+  const ShardRange range{.shard = ShardId{0}, .region = Region::First(6)};
   ShardSnapshot snapshot;
   snapshot.values = Floats(0.5, 6);
   snapshot.slots = {Floats(0, 6)};
@@ -70,7 +70,7 @@ ShardMachine Begin(const std::shared_ptr<const TableRule>& rule) {
          .incarnation = static_cast<Incarnation>(10 + rank)});
   }
   snapshot.turns = TurnState{.plan = ShardId{0}};
-  return ShardMachine(rule, range, std::move(snapshot));
+  return ShardMachine::Create(rule, range, std::move(snapshot)).value();
 }
 
 // That of elements [begin, end) of the table.
@@ -80,7 +80,8 @@ Payload GradientOf(int rank, Clock clock, const ShardRange& range) {
   const float scale = rng.Chance(0.2) ? 4 : 1;  // Some are above the bound.
   for (float& value : whole)
     value = scale * static_cast<float>(rng.Uniform() - 0.5);
-  return Payload::Copy(whole.data() + range.begin, range.bytes());
+  return Payload::Copy(whole.data() + range.region.begin(),
+                       range.region.DenseBytes());
 }
 
 // The worker's next push, if what it is computed from is there.
@@ -135,8 +136,9 @@ ShardMachine Travelled(const ShardMachine& shard) {
   SL_CHECK(fits.ok(), fits.ToString());
   std::vector<Payload> tensors = TensorsOf(snapshot);
   SL_CHECK(tensors.size() == TensorCount(message, 1), "another number");
-  return ShardMachine(shard.rule(), shard.shard().range(),
-                      DecodeSnapshot(message, 1, std::move(tensors)));
+  return ShardMachine::Create(shard.rule(), shard.shard().range(),
+                              DecodeSnapshot(message, 1, std::move(tensors)))
+      .value();
 }
 
 class GivenTurnsTest : public ::testing::TestWithParam<int> {

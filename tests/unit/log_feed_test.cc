@@ -19,7 +19,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 
 namespace slackline::log_feed_test {
@@ -43,7 +44,7 @@ Optimizer Adam() {
 }
 
 ShardRange RangeOfShard() {
-  return {.shard = ShardId{3}, .table = TableId{0}, .begin = 20, .end = 30};
+  return {.shard = ShardId{3}, .table = TableId{0}, .region = {20, 30}};
 }
 
 wire::Feed MoveFeed() {
@@ -78,7 +79,8 @@ ShardMachine NewShard(int workers) {
   table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
   table.mutable_initializer()->set_b(1);
   const std::shared_ptr<const TableRule> rule = Rule();
-  ShardMachine shard(rule, Shard(table, RangeOfShard(), 1, rule->optimizer));
+  ShardMachine shard(rule,
+                     DenseShard(table, RangeOfShard(), 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
   return shard;
@@ -94,8 +96,8 @@ std::vector<std::string> Portrait(const ShardMachine& machine) {
   const ShardRange& range = machine.shard().range();
   const ShardSnapshot snapshot = machine.Snapshot();
   std::vector<std::string> portrait = {
-      absl::StrCat("shard ", static_cast<int>(range.shard), "[", range.begin,
-                   ", ", range.end, ")"),
+      absl::StrCat("shard ", static_cast<int>(range.shard), "[",
+                   range.region.begin(), ", ", range.region.end(), ")"),
       EncodeSnapshot(snapshot).ShortDebugString()};
   for (const Payload& tensor : TensorsOf(snapshot))
     portrait.push_back(BytesOf(tensor));
@@ -123,8 +125,8 @@ class LogFeedTest : public ::testing::Test {
   }
 
   void NewTarget() {
-    target_.emplace(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
-                    Rule());
+    target_.emplace(kSourcePeer, MoveFeed(), RangeOfShard(),
+                    RangeOfShard().region, Rule());
   }
   void Begin() {
     source_.emplace(options_, kTarget, MoveFeed(), *shard_, now_);
@@ -922,8 +924,8 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     options.link.messages_max = static_cast<int>(rng.Between(1, 20));
     FeedLink link(options.link);
     source.emplace(options, kTarget, MoveFeed(), *serving, now);
-    LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
-                   Rule());
+    LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(),
+                   RangeOfShard().region, Rule());
     const double fault = 0.3 * rng.Uniform();
     const double activity = 0.3 * rng.Uniform();
     BadLink<Message> there(fault);

@@ -28,7 +28,7 @@ Payload Floats(const std::vector<float>& values) {
 }
 
 ShardState Shard(Payload values) {
-  return {.table = "t", .begin = 0, .end = 2, .values = std::move(values)};
+  return {.table = "t", .region = {0, 2}, .values = std::move(values)};
 }
 
 TEST(PartWriterTest, WritesInOrderAndTellsWhatHasBecomeOfEach) {
@@ -128,7 +128,7 @@ TEST(PartWriterTest, ADiskThatHangsIsNotWaitedForWithoutBound) {
   const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
   ShardState shard = Shard(Floats(std::vector<float>(1 << 20)));
-  shard.end = 1 << 20;  // More than the pipe takes.
+  shard.region = {0, 1 << 20};  // More than the pipe takes.
   bool done = false;
   {
     PartWriter writer(absl::Milliseconds(1));

@@ -45,7 +45,7 @@ PlannerShard& Add(int thread, double demand, Cluster* cluster) {
   shard.thread = thread;
   shard.demand = demand;
   shard.bytes = 1 << 20;
-  shard.end = 1 << 18;
+  shard.region = Region::First(1 << 18);
   cluster->shards.push_back(shard);
   return cluster->shards.back();
 }
@@ -87,14 +87,15 @@ void Apply(const PlannerResult& plan, const PlannerOptions& options,
     EXPECT_LT(shard.apart, 0);
     piece.shard = split.new_shard;
     EXPECT_EQ(static_cast<size_t>(piece.shard), cluster->shards.size());
-    ASSERT_GE(split.at - shard.begin, options.split_elements_min);
-    ASSERT_GE(shard.end - split.at, options.split_elements_min);
-    const double part = static_cast<double>(shard.end - split.at) /
-                        static_cast<double>(shard.end - shard.begin);
-    piece.begin = split.at;
+    const Region whole = shard.region;
+    ASSERT_GE(split.at - whole.begin(), options.split_elements_min);
+    ASSERT_GE(whole.end() - split.at, options.split_elements_min);
+    const double part = static_cast<double>(whole.end() - split.at) /
+                        static_cast<double>(whole.end() - whole.begin());
+    piece.region = {split.at, whole.end()};
     piece.demand = part * shard.demand;
     piece.bytes = static_cast<int64_t>(part * static_cast<double>(shard.bytes));
-    shard.end = split.at;
+    shard.region = {whole.begin(), split.at};
     shard.demand -= piece.demand;
     shard.bytes -= piece.bytes;
     cluster->shards.push_back(piece);
@@ -250,8 +251,8 @@ Cluster AnyCluster(Rng* rng) {
         rng->Chance(0.1) ? 0 : std::pow(static_cast<double>(s + 1), -exponent),
         &cluster);
     shard.bytes = rng->Between(0, 1 << 24);
-    shard.begin = rng->Between(0, 1000);
-    shard.end = shard.begin + rng->Between(1, 1 << 18);
+    const int64_t begin = rng->Between(0, 1000);
+    shard.region = {begin, begin + rng->Between(1, 1 << 18)};
     shard.pinned = rng->Chance(0.1);
     if (groups) shard.apart = static_cast<int32_t>(rng->Between(-1, 40));
   }
@@ -494,14 +495,14 @@ TEST(PlannerTest, HotShardIsSplitOverAllThreads) {
   // The pieces make up the shard.
   std::sort(cluster.shards.begin(), cluster.shards.end(),
             [](const PlannerShard& a, const PlannerShard& b) {
-              return a.begin < b.begin;
+              return a.region < b.region;
             });
   int64_t end = 0;
   int64_t bytes = 0;
   double demand = 0;
   for (const PlannerShard& shard : cluster.shards) {
-    EXPECT_EQ(shard.begin, end);
-    end = shard.end;
+    EXPECT_EQ(shard.region.begin(), end);
+    end = shard.region.end();
     bytes += shard.bytes;
     demand += shard.demand;
   }
@@ -565,7 +566,7 @@ TEST(PlannerTest, CutsAWarmShardWhereThatSavesManyMoves) {
 
 TEST(PlannerTest, PiecesAreNotSmallerThanAllowed) {
   Cluster cluster = ClusterOf({1, 1, 1, 1});
-  Add(0, 0.8, &cluster).end = 2500;
+  Add(0, 0.8, &cluster).region = {0, 2500};
   const PlannerResult plan = Plan(cluster, {});
   ASSERT_EQ(plan.splits.size(), 1);
   EXPECT_EQ(plan.splits[0].at, 1250);
@@ -574,7 +575,7 @@ TEST(PlannerTest, PiecesAreNotSmallerThanAllowed) {
 // Pieces cut to measure would leave one too hot and too small to be cut again.
 TEST(PlannerTest, HotShardOfFewPiecesIsCutEvenly) {
   Cluster cluster = ClusterOf(std::vector<double>(8, 1));
-  Add(0, 0.8, &cluster).end = 8 * 1024 + 500;
+  Add(0, 0.8, &cluster).region = {0, 8 * 1024 + 500};
   const PlannerResult plan = Plan(cluster, {});
   Apply(plan, {}, &cluster);
   EXPECT_EQ(plan.splits.size(), 7);

@@ -24,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/fake_group.h"
 #include "tests/support/modes.h"
 #include "tests/support/optimizers.h"
@@ -162,8 +163,8 @@ ClientCore::PullResult RandomState(Rng& rng, const wire::View& view) {
   pulled.view = Seen(view);
   for (int shard = 0; shard < pulled.view->shard_count(); ++shard) {
     const auto tensor = [&] {
-      std::vector<float> values(
-          static_cast<size_t>(pulled.view->shard(ShardId{shard}).elements()));
+      std::vector<float> values(static_cast<size_t>(
+          pulled.view->shard(ShardId{shard}).region.size()));
       for (float& value : values)
         value = static_cast<float>(rng.Normal() * rng.Normal());
       return Floats(values);
@@ -199,9 +200,10 @@ class Servers {
       push.set_shard(shard);
       push.set_seq(static_cast<uint64_t>(clock) + 1);
       push.set_gradient(0);
-      message.payloads.push_back(Payload::Copy(
-          gradients[static_cast<size_t>(range.table)].data() + range.begin,
-          range.bytes()));
+      message.payloads.push_back(
+          Payload::Copy(gradients[static_cast<size_t>(range.table)].data() +
+                            range.region.begin(),
+                        range.region.DenseBytes()));
       ShardCore::Effects effects;
       core_.OnMessage({.kind = PeerId::Kind::kWorker,
                        .index = rank,
@@ -361,7 +363,8 @@ TEST(ReplicaTest, GivesTheShardsOfANewerView) {
     const ClientCore::ShardValue part =
         copy.replica->Give(*cut, ShardId{shard}).value();
     EXPECT_EQ(part.version, state.shards[1].version);
-    EXPECT_EQ(part.values.size(), cut->shard(ShardId{shard}).bytes());
+    EXPECT_EQ(part.values.size(),
+              cut->shard(ShardId{shard}).region.DenseBytes());
     values += BytesOf(part.values);
   }
   EXPECT_EQ(values, BytesOf(state.shards[1].values));
@@ -434,15 +437,20 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   ASSERT_TRUE(Step(*copy.replica, group.of(0), gradients, &group_failed).ok());
   for (size_t s = 0; s < state.shards.size(); ++s) {
     const ShardRange& range = copy.seen->shard(ShardId{static_cast<int>(s)});
-    Shard twin(range, state.shards[s].version, state.shards[s].values,
-               state.shards[s].slots);
-    const Payload gradient = Payload::Copy(
-        gradients[static_cast<size_t>(range.table)].data() + range.begin,
-        range.bytes());
+    Shard twin(
+        range, state.shards[s].version,
+        DenseKind()
+            ->Of(range.region, state.shards[s].values, state.shards[s].slots)
+            .value());
+    const Payload gradient =
+        Payload::Copy(gradients[static_cast<size_t>(range.table)].data() +
+                          range.region.begin(),
+                      range.region.DenseBytes());
     const Optimizer& rule = copy.seen->optimizer(range.table);
     PayloadMemory heap;
-    twin.Apply(rule, {gradient}, 1, {.learning_rate = rule.learning_rate()},
-               heap);
+    ASSERT_TRUE(twin.Apply(rule, {gradient}, 1,
+                           {.learning_rate = rule.learning_rate()}, heap)
+                    .ok());
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
@@ -461,16 +469,19 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheOptionsOfItsGradient) {
     const ShardRange& range = copy.seen->shard(ShardId{shard});
     const Optimizer& rule = copy.seen->optimizer(range.table);
     const auto table = static_cast<size_t>(range.table);
-    Shard& twin =
-        twins.emplace_back(copy.seen->table(range.table), range, kSeed, rule);
+    Shard& twin = twins.emplace_back(
+        DenseShard(copy.seen->table(range.table), range, kSeed, rule));
     PayloadMemory heap;
-    twin.Apply(
-        rule,
-        {Payload::Copy(gradients[table].data() + range.begin, range.bytes())},
-        1,
-        {.learning_rate = rule.learning_rate() * options[table].rate_factor,
-         .momentum = options[table].momentum},
-        heap);
+    ASSERT_TRUE(twin.Apply(rule,
+                           {Payload::Copy(
+                               gradients[table].data() + range.region.begin(),
+                               range.region.DenseBytes())},
+                           1,
+                           {.learning_rate = rule.learning_rate() *
+                                             options[table].rate_factor,
+                            .momentum = options[table].momentum},
+                           heap)
+                    .ok());
   }
   FakeGroup group(1);
   copy.replica->StartStep();
@@ -521,8 +532,8 @@ TEST(ReplicaTest, SeveralRanksApplyTheMeanAndStayEqual) {
     const ShardRange& range = copies[0]->seen->shard(ShardId{s});
     const float* const own =
         copies[0]->model->parameter(static_cast<int>(range.table)).data() +
-        range.begin;
-    for (int64_t i = 0; i < range.elements(); ++i) {
+        range.region.begin();
+    for (int64_t i = 0; i < range.region.size(); ++i) {
       float expected = 0;
       std::memcpy(&expected, servers.shard(s).values().data() + 4 * i, 4);
       EXPECT_NEAR(own[i], expected, 1e-6);

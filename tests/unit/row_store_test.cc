@@ -45,8 +45,8 @@ class RowStoreTest : public ShardMoveTest {
   ShardRange RangeOf(int32_t shard) const {
     return (*View::Create(view_))->shard(ShardId{shard});
   }
-  static Payload BlockOf(const Rows& rows, int64_t begin, int64_t end) {
-    RowBlock block{.begin = begin, .end = end};
+  static Payload BlockOf(const Rows& rows, const Region& region) {
+    RowBlock block{.region = region};
     for (const auto& [key, value] : rows) block.rows[key] = {value, 2 * value};
     return block.Encode();
   }
@@ -54,13 +54,13 @@ class RowStoreTest : public ShardMoveTest {
                    int32_t shard = 0) {
     Message message = PushOf(clock, seq, 0, shard);
     const ShardRange range = RangeOf(shard);
-    message.payloads = {BlockOf(rows, range.begin, range.end)};
+    message.payloads = {BlockOf(rows, range.region)};
     return message;
   }
   static Rows RowsIn(const Payload& payload, const ShardRange& range) {
     Rows rows;
     const absl::StatusOr<RowBlock> block =
-        RowBlock::Decode(payload, range.begin, range.end, kWidth);
+        RowBlock::Decode(payload, range.region, kWidth);
     EXPECT_TRUE(block.ok()) << block.status();
     if (!block.ok()) return rows;
     for (const auto& [key, row] : block->rows) rows[key] = row[0];
@@ -95,7 +95,7 @@ TEST_F(RowStoreTest, AShardHasTheRowsThatWerePushed) {
               ElementsAre(Pair(3, -2), Pair(7, -5), Pair(900, -2)));
   EXPECT_EQ(State(0, 0).shard().version(), 3u);
   EXPECT_EQ(BytesOf(State(0, 0).shard().values()),
-            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, 0, kKeys)));
+            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, {0, kKeys})));
 }
 
 TEST_F(RowStoreTest, AClockIsTheMeanOfItsGradientsRowByRow) {
@@ -114,11 +114,11 @@ TEST_F(RowStoreTest, WhatIsNoGradientOfTheShardChangesNothing) {
     Send(0, Worker(0), message);
     EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 REJECTED"));
   };
-  refused(BlockOf({{kKeys, 1}}, 0, kKeys));
-  refused(BlockOf({{-1, 1}}, 0, kKeys));
-  refused(BlockOf({{1, 1}}, 0, kKeys / 2));
-  refused(BlockOf({{kKeys, 1}}, kKeys, 2 * kKeys));
-  const Payload good = BlockOf({{1, 1}, {2, 2}}, 0, kKeys);
+  refused(BlockOf({{kKeys, 1}}, {0, kKeys}));
+  refused(BlockOf({{-1, 1}}, {0, kKeys}));
+  refused(BlockOf({{1, 1}}, {0, kKeys / 2}));
+  refused(BlockOf({{kKeys, 1}}, {kKeys, 2 * kKeys}));
+  const Payload good = BlockOf({{1, 1}, {2, 2}}, {0, kKeys});
   refused(good.Slice(0, good.size() - sizeof(float)));
   refused(good.Slice(0, 8));
   Send(0, Worker(0), PushRows(0, 1, {{1, kNan}}));
@@ -249,10 +249,10 @@ class States final : public StoredShards {
  public:
   explicit States(std::vector<ShardState> states)
       : states_(std::move(states)) {}
-  absl::StatusOr<ShardState> Read(const std::string& /*table*/, int64_t begin,
-                                  int64_t end) const override {
+  absl::StatusOr<ShardState> Read(const std::string& /*table*/,
+                                  const Region& region) const override {
     for (const ShardState& state : states_) {
-      if (state.begin == begin && state.end == end) return state;
+      if (state.region == region) return state;
     }
     return absl::NotFoundError("no such part");
   }
@@ -279,7 +279,7 @@ TEST_F(RowStoreTest, ACheckpointHasTheRowsBeforeItsCutAndAJobGoesOnFromIt) {
   EXPECT_EQ(cut_[0]->error, "");
   ASSERT_THAT(cut_[0]->shards, SizeIs(2));
   const auto keys_of = [&](const Payload& payload) {
-    const RowBlock block = *RowBlock::Decode(payload, 0, kKeys, kWidth);
+    const RowBlock block = *RowBlock::Decode(payload, {0, kKeys}, kWidth);
     std::vector<int64_t> keys;
     for (const auto& [key, row] : block.rows) keys.push_back(key);
     return keys;
@@ -368,7 +368,8 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
     const ShardRange range = RangeOf(shard);
     Rows rows;
     for (int64_t i = rng.Between(0, 4); i > 0; --i) {
-      const int64_t key = rng.Between(range.begin, range.end - 1);
+      const int64_t key =
+          rng.Between(range.region.begin(), range.region.end() - 1);
       rows[key] = static_cast<float>(rng.Between(1, 9));
     }
     Clock& clock = clocks[shard];
@@ -395,8 +396,9 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
         break;
       }
       case 1: {
-        if (range.elements() < 2) break;
-        Split(shard, rng.Between(range.begin + 1, range.end - 1));
+        if (range.region.size() < 2) break;
+        Split(shard,
+              rng.Between(range.region.begin() + 1, range.region.end() - 1));
         clocks[view_.owner_server_size() - 1] = clocks[shard];
         Show();
         break;

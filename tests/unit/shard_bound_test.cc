@@ -330,13 +330,12 @@ TEST_F(ShardBoundMoveTest, BothPartsOfAShardGoOnWithIts) {
 
 class OneSize final : public StoredShards {
  public:
-  absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                  int64_t end) const override {
+  absl::StatusOr<ShardState> Read(const std::string& table,
+                                  const Region& region) const override {
     return ShardState{.table = table,
-                      .begin = begin,
-                      .end = end,
+                      .region = region,
                       .version = 9,
-                      .values = Floats(0, static_cast<int>(end - begin)),
+                      .values = Floats(0, static_cast<int>(region.size())),
                       .running_rms = RunningRms(2, 50)};
   }
 };

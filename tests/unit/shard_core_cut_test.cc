@@ -42,8 +42,7 @@ void SetCut(wire::View* view, int32_t number, Clock clock) {
 std::vector<std::string> NamesOf(const CutState& cut) {
   std::vector<std::string> names;
   for (const ShardState& shard : cut.shards) {
-    names.push_back(
-        absl::StrCat(shard.table, "[", shard.begin, ", ", shard.end, ")"));
+    names.push_back(absl::StrCat(shard.table, shard.region.Text()));
   }
   return names;
 }
@@ -530,16 +529,15 @@ TEST_F(ShardCutMoveTest, AShardThatLeavesAfterItIsThereTakesNothingAway) {
 class NumberedShards final : public StoredShards {
  public:
   explicit NumberedShards(int slots) : slots_(slots) {}
-  absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                  int64_t end) const override {
+  absl::StatusOr<ShardState> Read(const std::string& table,
+                                  const Region& region) const override {
     if (!error.ok()) return error;
     ShardState state{.table = table,
-                     .begin = begin,
-                     .end = end,
+                     .region = region,
                      .version = version,
-                     .values = Numbers(0, begin, end)};
+                     .values = Numbers(0, region)};
     for (int slot = 0; slot < slots_; ++slot)
-      state.slots.push_back(Numbers(100 * (slot + 1), begin, end));
+      state.slots.push_back(Numbers(100 * (slot + 1), region));
     return state;
   }
 
@@ -549,9 +547,9 @@ class NumberedShards final : public StoredShards {
 
  private:
   // Not at an address that floats may be computed at.
-  Payload Numbers(int from, int64_t begin, int64_t end) const {
+  Payload Numbers(int from, const Region& region) const {
     const auto bytes = std::make_shared<std::string>("x");
-    for (int64_t i = begin; i < end + elements_more; ++i) {
+    for (int64_t i = region.begin(); i < region.end() + elements_more; ++i) {
       const float value = static_cast<float>(from + i);
       bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
     }
@@ -620,14 +618,14 @@ TEST_F(ShardResumeTest, WhatTheShardDoesNextHasTheBitsOfOneThatWentOn) {
   class Copy final : public StoredShards {
    public:
     explicit Copy(const ShardCore& of) : of_(of) {}
-    absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                    int64_t end) const override {
+    absl::StatusOr<ShardState> Read(const std::string& table,
+                                    const Region& region) const override {
       const Shard& shard =
-          of_.MachineOf(ShardId{static_cast<int32_t>(begin / kElements)})
+          of_.MachineOf(
+                 ShardId{static_cast<int32_t>(region.begin() / kElements)})
               ->shard();
       return ShardState{.table = table,
-                        .begin = begin,
-                        .end = end,
+                        .region = region,
                         .version = shard.version(),
                         .values = shard.values(),
                         .slots = shard.slots()};

@@ -68,8 +68,8 @@ std::string BytesOf(const Payload& payload) {
 std::vector<std::string> Portrait(const ShardMachine& machine) {
   std::vector<std::string> portrait = {
       absl::StrCat(
-          "[", machine.shard().range().begin, ", ", machine.shard().range().end,
-          ") version ", machine.shard().version(), " complete clock ",
+          machine.shard().range().region.Text(), " version ",
+          machine.shard().version(), " complete clock ",
           machine.complete_clock(), " min clock ",
           machine.participants().MinClock(), " rms ",
           absl::Hex(absl::bit_cast<uint64_t>(machine.running_rms().mean())),

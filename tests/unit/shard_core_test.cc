@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/data_messages.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
 
@@ -770,10 +771,11 @@ TEST_F(ShardCoreTest, EachTableHasItsRuleAndItsSlots) {
   EXPECT_EQ(First(plain.values()), -2);
   ASSERT_THAT(adam.slots(), SizeIs(2));
   const Optimizer rule = *Optimizer::Create(Adam());
-  Shard twin(two.table(1), adam.range(), 0, rule);
+  Shard twin = DenseShard(two.table(1), adam.range(), 0, rule);
   PayloadMemory heap;
-  twin.Apply(rule, {Floats(2, kElements)}, 1,
-             {.learning_rate = rule.learning_rate()}, heap);
+  ASSERT_TRUE(twin.Apply(rule, {Floats(2, kElements)}, 1,
+                         {.learning_rate = rule.learning_rate()}, heap)
+                  .ok());
   EXPECT_EQ(BytesOf(adam.values()), BytesOf(twin.values()));
   EXPECT_EQ(BytesOf(adam.slots()[1]), BytesOf(twin.slots()[1]));
 }

@@ -469,10 +469,10 @@ TEST_F(ShardFollowersTest, TheNewOwnerDoesTheSplitsOfTheView) {
   ShowTo(1);
   for (const int32_t shard : {0, 3, 4})
     ASSERT_TRUE(cores_[1]->Owns(ShardId{shard})) << shard;
-  EXPECT_EQ(State(1, 0).shard().range().end, 1);
-  EXPECT_EQ(State(1, 4).shard().range().begin, 1);
-  EXPECT_EQ(State(1, 4).shard().range().end, 2);
-  EXPECT_EQ(State(1, 3).shard().range().end, kElements);
+  EXPECT_EQ(State(1, 0).shard().range().region.end(), 1);
+  EXPECT_EQ(State(1, 4).shard().range().region.begin(), 1);
+  EXPECT_EQ(State(1, 4).shard().range().region.end(), 2);
+  EXPECT_EQ(State(1, 3).shard().range().region.end(), kElements);
 }
 
 // It used to abort the process.
@@ -496,8 +496,8 @@ TEST_F(ShardFollowersTest, APartOfThatShardMayJustLeaveTheNewOwner) {
   ShowTo(1);
   ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
   ASSERT_TRUE(cores_[1]->Owns(ShardId{3}));
-  EXPECT_EQ(State(1, 0).shard().range().end, 2);
-  EXPECT_EQ(State(1, 3).shard().range().end, 3);
+  EXPECT_EQ(State(1, 0).shard().range().region.end(), 2);
+  EXPECT_EQ(State(1, 3).shard().range().region.end(), 3);
 }
 
 TEST_F(ShardFollowersTest, OneThatFollowsAgainGetsASnapshotOnlyIfItHasToo) {

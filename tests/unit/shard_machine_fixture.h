@@ -8,7 +8,8 @@
 #include "common/optim/optimizer.h"
 #include "common/status.h"
 #include "server/shard/shard_machine.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
+#include "tests/support/dense_shard.h"
 #include "tests/support/floats.h"
 #include "tests/support/optimizers.h"
 
@@ -35,9 +36,9 @@ inline ShardMachine NewMachine(const std::string& optimizer, int workers) {
   wire::Table table;
   table.add_shape(10);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-  const ShardRange range{
-      .shard = ShardId{3}, .begin = 2, .end = 2 + kMachineElements};
-  ShardMachine machine(rule, Shard(table, range, 1, rule->optimizer));
+  const ShardRange range{.shard = ShardId{3},
+                         .region = {2, 2 + kMachineElements}};
+  ShardMachine machine(rule, DenseShard(table, range, 1, rule->optimizer));
   for (int rank = 0; rank < workers; ++rank)
     SL_CHECK(machine.Apply(JoinRecord{.who = Life(rank)}).ok(), "no join");
   return machine;

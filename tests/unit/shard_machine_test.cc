@@ -47,6 +47,12 @@ ShardOutcome Do(ShardMachine& shard, const ShardRecord& record) {
   return *std::move(outcome);
 }
 
+ShardMachine CopyOf(const ShardMachine& shard) {
+  return ShardMachine::Create(shard.rule(), shard.shard().range(),
+                              shard.Snapshot())
+      .value();
+}
+
 // The gradients, at any alignment, added in their order.
 Payload SumOf(const std::vector<Payload>& gradients) {
   Payload sum = Payload::Allocate(gradients.front().size());
@@ -103,8 +109,7 @@ TEST(ShardMachineTest, TheRunningSizeIsThatOfWhatWasApplied) {
   Do(shard, Applied(0, 1, 3));  // Not measured.
   Do(shard, Measured(Applied(1, 0, 3), 5));
   EXPECT_EQ(shard.running_rms(), RunningRms(3.5, 2));
-  const ShardMachine copy(shard.rule(), shard.shard().range(),
-                          shard.Snapshot());
+  const ShardMachine copy = CopyOf(shard);
   EXPECT_EQ(copy.running_rms(), shard.running_rms());
 }
 
@@ -157,7 +162,7 @@ TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
   gradient.options.rate_factor = 0.5;
   Do(shard, gradient);
   // Also elsewhere, and though rank 0 has nothing to give.
-  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  ShardMachine copy = CopyOf(shard);
   for (ShardMachine* const each : {&shard, &copy}) {
     Do(*each, AdvanceRecord{.who = Life(0), .clock = 1});
     EXPECT_EQ(ValueOf(*each), -0.5f * (3 + 6) / 2);
@@ -250,34 +255,35 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     wire::Table table;
     table.add_shape(elements);
     table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-    const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = elements};
-    Shard of_each(table, range, 1, optimizer);
-    Shard of_sum(table, range, 1, optimizer);
-    Shard adding(table, range, 1, optimizer);
+    const ShardRange range{.shard = ShardId{0},
+                           .region = Region::First(elements)};
+    Shard of_each = DenseShard(table, range, 1, optimizer);
+    Shard of_sum = DenseShard(table, range, 1, optimizer);
+    Shard adding = DenseShard(table, range, 1, optimizer);
     PayloadMemory heap;
     std::vector<Payload> gradients;
     const int workers = static_cast<int>(rng.Between(1, 20));
     for (int i = 0; i < workers; ++i) {
       const size_t offset = rng.Below(8);
-      Payload frame = Payload::Allocate(offset + range.bytes());
+      Payload frame = Payload::Allocate(offset + range.region.DenseBytes());
       for (size_t k = 0; k < static_cast<size_t>(elements); ++k) {
         const auto value = static_cast<float>(rng.Uniform() - 0.5);
         std::memcpy(frame.MutableData() + offset + k * sizeof(float), &value,
                     sizeof(float));
       }
-      gradients.push_back(frame.Slice(offset, range.bytes()));
+      gradients.push_back(frame.Slice(offset, range.region.DenseBytes()));
     }
     const Shard::Mean of_parts = {
         .parts = gradients, .count = workers, .workers = workers};
-    of_each.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap);
+    ASSERT_TRUE(of_each.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap).ok());
     Payload sum;
-    adding.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap, &sum);
+    ASSERT_TRUE(adding.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap, &sum).ok());
     ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
-    of_sum.ApplyMean(optimizer,
+    ASSERT_TRUE(of_sum.ApplyMean(optimizer,
                      {.parts = absl::MakeConstSpan(&sum, 1),
                       .count = workers,
                       .workers = workers},
-                     {.learning_rate = 0.3}, heap);
+                     {.learning_rate = 0.3}, heap).ok());
     for (const Shard* const other : {&of_sum, &adding}) {
       ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
       for (size_t i = 0; i < of_each.slots().size(); ++i)
@@ -370,10 +376,10 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
   Do(shard, held);
   ShardOutcome outcome = Do(shard, SplitRecord{.at = 3, .part = ShardId{7}});
   ShardMachine& part = *outcome.part;
-  EXPECT_EQ(shard.shard().range().elements(), 1);
+  EXPECT_EQ(shard.shard().range().region.size(), 1);
   EXPECT_EQ(part.shard().range().shard, ShardId{7});
-  EXPECT_EQ(part.shard().range().begin, 3);
-  EXPECT_EQ(part.shard().range().end, 6);
+  EXPECT_EQ(part.shard().range().region.begin(), 3);
+  EXPECT_EQ(part.shard().range().region.end(), 6);
   held.who = Life(1);
   held.gradient = Floats(1, 1);
   Do(shard, held);
@@ -390,7 +396,7 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
 
 TEST(ShardMachineTest, ACopyGoesItsOwnWay) {
   ShardMachine shard = NewMachine(kPlainSgd, 1);
-  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  ShardMachine copy = CopyOf(shard);
   Do(copy, Applied(0, 0, 2));
   EXPECT_EQ(ValueOf(shard), 0);
   EXPECT_EQ(ValueOf(copy), -2);

@@ -114,9 +114,9 @@ TEST(ShardMapTest, ShardsCoverEachTableWithoutGaps) {
       for (const ShardRange& range : (*view)->ShardsOf(TableId{t})) {
         EXPECT_EQ(range.shard, ShardId{next_shard++});
         EXPECT_EQ(range.table, TableId{t});
-        EXPECT_EQ(range.begin, next_element);
-        EXPECT_GT(range.elements(), 0);
-        next_element = range.end;
+        EXPECT_EQ(range.region.begin(), next_element);
+        EXPECT_GT(range.region.size(), 0);
+        next_element = range.region.end();
       }
       EXPECT_EQ(next_element, TableElements(tables[t]));
     }
@@ -132,7 +132,8 @@ TEST(ShardMapTest, ThreadsDifferByAtMostOneShardInLoad) {
   ASSERT_TRUE(view.ok());
   std::map<Owner, int64_t> load;
   for (int s = 0; s < (*view)->shard_count(); ++s) {
-    load[(*view)->OwnerOf(ShardId{s})] += (*view)->shard(ShardId{s}).elements();
+    load[(*view)->OwnerOf(ShardId{s})] +=
+        (*view)->shard(ShardId{s}).region.size();
   }
   ASSERT_EQ(load.size(), 6u);
   int64_t least = 1 << 30, most = 0;
@@ -318,9 +319,10 @@ TEST(ShardMapTest, SplitShardsCoverEachTableWithoutGaps) {
       ASSERT_TRUE(view.ok()) << view.status();
       const ShardRange range = (*view)->shard(
           ShardId{static_cast<int32_t>(rng.Below((*view)->shard_count()))});
-      if (range.elements() < 2) continue;
+      if (range.region.size() < 2) continue;
       Split(static_cast<int32_t>(range.shard),
-            rng.Between(range.begin + 1, range.end - 1), 7, &proto);
+            rng.Between(range.region.begin() + 1, range.region.end() - 1), 7,
+            &proto);
     }
     const auto view = View::Create(proto);
     ASSERT_TRUE(view.ok()) << view.status();
@@ -328,11 +330,10 @@ TEST(ShardMapTest, SplitShardsCoverEachTableWithoutGaps) {
     for (int t = 0; t < static_cast<int>(tables.size()); ++t) {
       int64_t next_element = 0;
       for (const ShardRange& range : (*view)->ShardsOf(TableId{t})) {
-        EXPECT_EQ(range.begin, next_element);
-        EXPECT_GT(range.elements(), 0);
-        EXPECT_EQ((*view)->shard(range.shard).begin, range.begin);
-        EXPECT_EQ((*view)->shard(range.shard).end, range.end);
-        next_element = range.end;
+        EXPECT_EQ(range.region.begin(), next_element);
+        EXPECT_GT(range.region.size(), 0);
+        EXPECT_EQ((*view)->shard(range.shard).region, range.region);
+        next_element = range.region.end();
         ++shards;
       }
       EXPECT_EQ(next_element, TableElements(tables[t]));

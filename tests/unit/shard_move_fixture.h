@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/log_feed.h"
 #include "server/shard/shard_core.h"
-#include "server/shard/store/dense_store.h"
+#include "server/shard/store/store_kinds.h"
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
 

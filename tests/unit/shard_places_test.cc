@@ -33,7 +33,8 @@ ShardMachine MachineOf(ShardId shard) {
   const ShardMachine machine = NewMachine(kPlainSgd, 1);
   ShardRange range = machine.shard().range();
   range.shard = shard;
-  return ShardMachine(machine.rule(), range, machine.Snapshot());
+  return ShardMachine::Create(machine.rule(), range, machine.Snapshot())
+      .value();
 }
 
 // One with a follower that has confirmed nothing, or with none.
@@ -55,7 +56,7 @@ LogCopy CopyOf(ShardId shard) {
   wire::Feed feed;
   feed.set_move(kMove);
   return LogCopy(PeerId{.kind = PeerId::Kind::kShardThread}, feed,
-                 kMachineElements + 2, MachineOf(shard));
+                 {2, 2 + kMachineElements}, MachineOf(shard));
 }
 
 LogFeed FeedOf(ShardId shard) {

@@ -169,7 +169,7 @@ TEST_F(ShardMoveTest, APartMovesInTheViewThatMakesIt) {
   EXPECT_EQ(Value(0, 0), -5);
   ASSERT_TRUE(cores_[1]->Owns(ShardId{3}));
   EXPECT_EQ(Value(1, 3), -5);
-  EXPECT_EQ(State(1, 3).shard().range().begin, 1);
+  EXPECT_EQ(State(1, 3).shard().range().region.begin(), 1);
   Replies();
   Send(1, Worker(0), PushOf(1, 2, 1, 3, 3));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 3 OK acked 2"));
@@ -186,9 +186,8 @@ TEST_F(ShardMoveTest, AShardMayBeSplitTwiceInOneView) {
     const ShardMachine& state = State(0, shard);
     const ShardRange& expected = view->shard(ShardId{shard});
     EXPECT_EQ(state.shard().range().shard, ShardId{shard});
-    EXPECT_EQ(state.shard().range().begin, expected.begin);
-    EXPECT_EQ(state.shard().range().end, expected.end);
-    EXPECT_EQ(state.shard().values().size(), expected.bytes());
+    EXPECT_EQ(state.shard().range().region, expected.region);
+    EXPECT_EQ(state.shard().values().size(), expected.region.DenseBytes());
     EXPECT_EQ(Value(0, shard), -5);
   }
 }

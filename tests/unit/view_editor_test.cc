@@ -113,8 +113,7 @@ void ExpectSame(const View& view, const ViewEditor& editor) {
   ASSERT_EQ(ranges.size(), theirs.size());
   for (size_t i = 0; i < ranges.size(); ++i) {
     ASSERT_EQ(ranges[i].shard, theirs[i].shard);
-    ASSERT_EQ(ranges[i].begin, theirs[i].begin);
-    ASSERT_EQ(ranges[i].end, theirs[i].end);
+    ASSERT_EQ(ranges[i].region, theirs[i].region);
   }
   for (int32_t s = 0; s < 20; ++s) {
     ASSERT_EQ(editor.OwnsShards(s), twin->OwnsAny(s));
@@ -181,8 +180,9 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
     case 9: {
       const int32_t shard = some_shard();
       const ShardRange range = Whole(*editor)->shard(ShardId{shard});
-      if (range.elements() < 2) return;
-      return editor->Split(shard, rng->Between(range.begin + 1, range.end - 1));
+      if (range.region.size() < 2) return;
+      return editor->Split(shard, rng->Between(range.region.begin() + 1,
+                                               range.region.end() - 1));
     }
     case 10: {
       if (view.has_change()) {

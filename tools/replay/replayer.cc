@@ -11,6 +11,7 @@
 #include "common/config/stop_rules.h"
 #include "common/metrics/staleness.h"
 #include "common/status.h"
+#include "server/shard/store/store_kinds.h"
 #include "worker/session/job_length.h"
 #include "worker/session/metric_records.h"
 #include "worker/train/evaluator.h"
@@ -126,9 +127,12 @@ absl::Status Replayer::Prepare() {
   for (size_t shard = 0; shard < count; ++shard) {
     const ShardRange& range = view_->shard(ShardId{static_cast<int>(shard)});
     const wire::Table& table = view_->table(range.table);
-    shards_.emplace_back(table, range,
-                         static_cast<uint64_t>(config_.train().seed()),
-                         update_rule_.optimizer);
+    SL_ASSIGN_OR_RETURN(
+        std::unique_ptr<ShardStore> store,
+        StoreKindOf(table)->Initial(
+            table, range.region, static_cast<uint64_t>(config_.train().seed()),
+            update_rule_.optimizer));
+    shards_.emplace_back(range, 0, std::move(store));
     rules_.push_back(rules.For(table.name()));
     running_rms_.emplace_back();
   }
@@ -302,19 +306,21 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     SL_RETURN_IF_ERROR(Compute(rank, update.clock));
     Step& step = steps_[StepId(rank, update.clock)];
     Payload gradient = step.gradients[static_cast<size_t>(range.table)].Slice(
-        static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
+        RegionOf(view_->table(range.table)).DenseOffset(range.region),
+        range.region.DenseBytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
     // As pushed, and by the turns before, as in a shard.
     const double size =
-        bound_.Measure(gradient.data(), static_cast<size_t>(range.elements()))
+        bound_
+            .Measure(gradient.data(), static_cast<size_t>(range.region.size()))
             .value_or(0);
     const bool oversized = bound_.Judge(size, running_rms_[index]).has_value();
     bool drop = false;
     if (!mean && !oversized) {
       StaleRule::Verdict verdict = rules_[index].Judge(
           {.gradient = gradient.data(),
-           .elements = static_cast<size_t>(range.elements()),
+           .elements = static_cast<size_t>(range.region.size()),
            .now = reinterpret_cast<const float*>(shard.values().data()),
            .then = reinterpret_cast<const float*>(step.values[index].data()),
            .missed_updates = missed,
@@ -353,16 +359,16 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   PayloadMemory heap;
   const int workers =
       mean ? static_cast<int>(gradients.size()) : update.workers;
-  shard.ApplyMean(
+  SL_RETURN_IF_ERROR(shard.ApplyMean(
       update_rule_.optimizer,
       {.parts = gradients,
        .count = static_cast<int>(gradients.size()),
        .workers = workers},
-      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}), heap);
+      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}), heap));
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),
-                          static_cast<size_t>(range.elements()),
+                          static_cast<size_t>(range.region.size()),
                           &memories_[index]);
   }
   return absl::OkStatus();

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/io/state_hash.h"
 #include "common/status.h"
-#include "worker/client/pull_answer.h"
+#include "worker/client/shard_tensors.h"
 
 namespace slackline {
 
@@ -86,8 +86,8 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
                               absl::Time now, Effects* effects) {
   SL_RETURN_IF_ERROR(push_clock_.Check(clock, table, view()));
   const std::string& name = view().table(table).name();
-  const auto elements = static_cast<size_t>(TableElements(view().table(table)));
-  const size_t bytes = gradient.code.Bytes(elements);
+  const Region whole = RegionOf(view().table(table));
+  const size_t bytes = gradient.code.Bytes(static_cast<size_t>(whole.size()));
   const size_t shards_at_first =
       sequences_.shard_count() -
       static_cast<size_t>(view().proto().split_size());
@@ -105,16 +105,14 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
       versioned = view().OriginOf(versioned);
-    CodedGradient part =
-        Slice(gradient, elements, static_cast<size_t>(range.begin),
-              static_cast<size_t>(range.elements()));
+    CodedGradient part = PartOf(gradient, whole, range.region);
     Add({.kind = PushEntry::Kind::kGradient,
          .shard = static_cast<int32_t>(range.shard),
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
          .options = options,
          .code = part.code,
-         .elements = static_cast<size_t>(range.elements()),
+         .elements = static_cast<size_t>(range.region.size()),
          .values = std::move(part.bytes),
          .slots = {},
          .then_pull = push_clock_.pull_behind()});

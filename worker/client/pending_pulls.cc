@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/status.h"
+#include "worker/client/shard_tensors.h"
 
 namespace slackline {
 
@@ -56,11 +57,6 @@ void PendingPulls::Bring(uint64_t pull_id, int32_t shard, ShardValue value,
 void PendingPulls::Split(const std::shared_ptr<const View>& view,
                          const ShardSplit& split) {
   const auto kept = static_cast<size_t>(split.kept);
-  const size_t kept_bytes = split.kept_bytes();
-  const auto divide = [&](Payload& kept_part, Payload& rest_part) {
-    rest_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
-    kept_part = kept_part.Slice(0, kept_bytes);
-  };
   for (auto& [id, pending] : pulls_) {
     pending.result.view = view;
     std::vector<ShardValue>& shards = pending.result.shards;
@@ -71,9 +67,9 @@ void PendingPulls::Split(const std::shared_ptr<const View>& view,
       ++pending.missing_of[static_cast<size_t>(table)];
       continue;
     }
-    divide(shards[kept].values, shards.back().values);
+    shards.back().values = TakeRest(&shards[kept].values, split);
     for (size_t i = 0; i < shards[kept].slots.size(); ++i)
-      divide(shards[kept].slots[i], shards.back().slots[i]);
+      shards.back().slots[i] = TakeRest(&shards[kept].slots[i], split);
   }
 }
 

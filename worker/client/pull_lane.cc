@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "worker/client/pull_answer.h"
+#include "worker/client/shard_tensors.h"
 
 namespace slackline {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/io/state_hash.h"
+#include "worker/client/shard_tensors.h"
 
 namespace slackline {
 
@@ -16,25 +17,23 @@ PushEntry PushEntry::SplitAt(const ShardSplit& split) {
       break;
     case Kind::kGradient: {
       const CodedGradient whole(values, code);
-      const size_t whole_elements = elements;
-      const auto take = [&](PushEntry& part, size_t begin, size_t count) {
-        CodedGradient of_part = Slice(whole, whole_elements, begin, count);
-        part.values = std::move(of_part.bytes);
-        part.code = of_part.code;
-        part.elements = count;
+      const auto region = Region::First(static_cast<int64_t>(elements));
+      const auto take = [&](PushEntry& entry, const Region& part) {
+        CodedGradient of_part = PartOf(whole, region, part);
+        entry.values = std::move(of_part.bytes);
+        entry.code = of_part.code;
+        entry.elements = static_cast<size_t>(part.size());
       };
-      take(*this, 0, split.kept_elements);
-      take(rest, split.kept_elements, whole_elements - split.kept_elements);
+      const auto parts =
+          region.CutAfter(static_cast<int64_t>(split.kept_elements));
+      take(*this, parts.first);
+      take(rest, parts.second);
       break;
     }
     case Kind::kInstallation: {
-      const size_t kept_bytes = split.kept_bytes();
-      const auto divide = [&](Payload& kept_part, Payload& rest_part) {
-        rest_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
-        kept_part = kept_part.Slice(0, kept_bytes);
-      };
-      divide(values, rest.values);
-      for (size_t i = 0; i < slots.size(); ++i) divide(slots[i], rest.slots[i]);
+      rest.values = TakeRest(&values, split);
+      for (size_t i = 0; i < slots.size(); ++i)
+        rest.slots[i] = TakeRest(&slots[i], split);
       for (PushEntry* const part : {this, &rest})
         part->hash = StateHash(part->version, part->values, part->slots);
       break;

@@ -55,11 +55,11 @@ Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
       newer_[cut_off] = route;
     }
     // Where the kept part begins does not change; where it ends may, later.
-    const int64_t begin = view_->shard(ShardId{kept}).begin;
-    change.splits.push_back(
-        {.kept = kept,
-         .cut_off = cut_off,
-         .kept_elements = static_cast<size_t>(split.at() - begin)});
+    const Region& region = view_->shard(ShardId{kept}).region;
+    change.splits.push_back({.kept = kept,
+                             .cut_off = cut_off,
+                             .kept_elements = static_cast<size_t>(
+                                 region.Cut(split.at()).first.size())});
   }
   absl::erase_if(newer_, [&](const auto& entry) {
     return entry.second.as_of <= ViewIsAsOf(entry.first);

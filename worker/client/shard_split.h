@@ -11,7 +11,6 @@ struct ShardSplit {
   int32_t kept = 0;          // The shard that keeps its number,
   int32_t cut_off = 0;       // and the one that has its elements from
   size_t kept_elements = 0;  // this one on.
-  size_t kept_bytes() const { return kept_elements * sizeof(float); }
 };
 
 }  // namespace slackline

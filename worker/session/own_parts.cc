@@ -50,8 +50,7 @@ void OwnParts::WriteState(int32_t cut, Clock clock, Replica& replica) {
       return;
     }
     shards.push_back({.table = view->table(range.table).name(),
-                      .begin = range.begin,
-                      .end = range.end,
+                      .region = range.region,
                       .version = state->version,
                       .values = std::move(state->values),
                       .slots = std::move(state->slots)});
@@ -110,8 +109,7 @@ void OwnParts::Write(
     const wire::Table& table =
         parameters_.tables()[static_cast<size_t>(residual.table)];
     state.residuals.push_back({.table = table.name(),
-                               .begin = 0,
-                               .end = TableElements(table),
+                               .region = RegionOf(table),
                                .values = std::move(residual.floats)});
   }
   writer().Write(

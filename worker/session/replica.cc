@@ -131,15 +131,14 @@ absl::StatusOr<std::vector<TableState>> Replica::State() {
   return states;
 }
 
-Replica::Range Replica::RangeOf(const ShardRange& range) {
-  const size_t table = static_cast<size_t>(range.table);
-  const size_t begin = static_cast<size_t>(range.begin);
-  const size_t size = static_cast<size_t>(range.elements());
+Replica::Range Replica::RangeOf(TableId table, const Region& region) {
+  const size_t begin = static_cast<size_t>(region.begin());
+  const size_t size = static_cast<size_t>(region.size());
   Range part{
       .values =
           parameters_.parameter(static_cast<int>(table)).subspan(begin, size),
       .slots = {}};
-  for (const FloatMemory::Array& slot : slots_[table])
+  for (const FloatMemory::Array& slot : slots_[static_cast<size_t>(table)])
     part.slots.push_back(slot.values.subspan(begin, size));
   return part;
 }
@@ -155,7 +154,8 @@ absl::Status Replica::Load(const ClientCore::PullResult& pulled) {
   versions_.resize(pulled.shards.size());
   for (size_t s = 0; s < pulled.shards.size(); ++s) {
     const ClientCore::ShardValue& value = pulled.shards[s];
-    const Range range = RangeOf(view_->shard(ShardId{static_cast<int32_t>(s)}));
+    const ShardRange& of = view_->shard(ShardId{static_cast<int32_t>(s)});
+    const Range range = RangeOf(of.table, of.region);
     versions_[s] = value.version;
     SL_RETURN_IF_ERROR(memory_->CopyIn(value.values.data(), range.values));
     for (size_t i = 0; i < range.slots.size(); ++i) {
@@ -168,12 +168,14 @@ absl::Status Replica::Load(const ClientCore::PullResult& pulled) {
 
 absl::StatusOr<ClientCore::ShardValue> Replica::Give(const View& view,
                                                      ShardId shard) {
-  return CopyOf(view.shard(shard), VersionOf(view, shard));
+  const ShardRange& of = view.shard(shard);
+  return CopyOf(of.table, of.region, VersionOf(view, shard));
 }
 
-absl::StatusOr<ClientCore::ShardValue> Replica::CopyOf(const ShardRange& of,
+absl::StatusOr<ClientCore::ShardValue> Replica::CopyOf(TableId table,
+                                                       const Region& region,
                                                        Version version) {
-  const Range range = RangeOf(of);
+  const Range range = RangeOf(table, region);
   ClientCore::ShardValue value;
   value.version = version;
   const auto copy = [&](absl::Span<float> from) -> absl::StatusOr<Payload> {
@@ -191,17 +193,13 @@ absl::StatusOr<ClientCore::ShardValue> Replica::CopyOf(const ShardRange& of,
 
 absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
   std::vector<uint64_t> hashes;
-  ShardRange range;
   for (int t = 0; t < view.proto().table_size(); ++t) {
-    range.table = TableId{t};
-    const wire::Table& table = view.table(range.table);
-    for (range.begin = 0; range.begin < TableElements(table);
-         range.begin = range.end) {
-      range.end =
-          std::min(range.begin + table.shard_elements(), TableElements(table));
+    const wire::Table& table = view.table(TableId{t});
+    for (const Region& region :
+         RegionOf(table).Pieces(table.shard_elements())) {
       const ShardId shard{static_cast<int32_t>(hashes.size())};
       SL_ASSIGN_OR_RETURN(const ClientCore::ShardValue value,
-                          CopyOf(range, VersionOf(view, shard)));
+                          CopyOf(TableId{t}, region, VersionOf(view, shard)));
       hashes.push_back(StateHash(value.version, value.values, value.slots));
     }
   }
@@ -397,15 +395,15 @@ absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
   // where a table is cut.
   for (size_t first = 0; first < ranges.size();) {
     const Version version = VersionOf(*view_, ranges[first].shard);
-    ShardRange piece = ranges[first];
+    Region piece = ranges[first].region;
     for (++first; first < ranges.size() &&
                   VersionOf(*view_, ranges[first].shard) == version;
          ++first) {
-      piece.end = ranges[first].end;
+      piece = {piece.begin(), ranges[first].region.end()};
     }
-    const Range range = RangeOf(piece);
+    const Range range = RangeOf(own.table, piece);
     const auto* const gradient = reinterpret_cast<const std::byte*>(
-        buckets_.Gradient(piece.table).data() + piece.begin);
+        buckets_.Gradient(own.table).data() + piece.begin());
     Optimizer::ApplyArgs args;
     args.in = range.values.data();
     args.out = range.values.data();

@@ -135,8 +135,9 @@ class Replica {
     absl::Span<float> values;
     std::vector<absl::Span<float>> slots;
   };
-  Range RangeOf(const ShardRange& range);
-  absl::StatusOr<ClientCore::ShardValue> CopyOf(const ShardRange& of,
+  Range RangeOf(TableId table, const Region& region);
+  absl::StatusOr<ClientCore::ShardValue> CopyOf(TableId table,
+                                                const Region& region,
                                                 Version version);
   Version VersionOf(const View& view, ShardId shard) const;
   absl::StatusOr<StepResult> Finish(Collective& group, Clock clock,

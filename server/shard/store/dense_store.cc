@@ -1,12 +1,19 @@
-#include "server/shard/store/dense_store.h"
-
+// DenseStore: a float for each element of the shard, and one for each of its
+// optimizer slots. Payloads are these floats, and so are gradients.
+//
+// Apply() writes in place when nobody holds the values and they are where they
+// should be, else into other buffers.
 #include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/compress/gradient_code.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
+#include "server/shard/store/store_kinds.h"
 
 namespace slackline {
 namespace {
@@ -20,43 +27,107 @@ absl::Status CheckTensor(size_t bytes, size_t of_shard) {
       absl::StrCat("a tensor of ", bytes, " bytes; the shard has ", of_shard));
 }
 
+// Does what needs so many bytes for `what`. The only place that knows that
+// memory of the heap is refused by an exception.
+template <typename Fn>
+absl::Status WithMemory(size_t bytes, absl::string_view what, Fn fn) {
+  try {
+    fn();
+    return absl::OkStatus();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this machine has no memory for the ", bytes, " bytes of ", what,
+        "; give the job more servers, or the machine more memory"));
+  }
+}
+
+constexpr absl::string_view kState = "its values and optimizer slots";
+
 Payload Zeros(size_t bytes) {
   Payload zeros = Payload::Allocate(bytes);
   std::memset(zeros.MutableData(), 0, bytes);
   return zeros;
 }
 
+class DenseStore : public ShardStore {
+ public:
+  // `values` and each of `slots` has the bytes of the shard.
+  DenseStore(Payload values, std::vector<Payload> slots)
+      : values_(std::move(values)), slots_(std::move(slots)) {}
+
+  std::unique_ptr<ShardStore> Clone() const override;
+  const Payload& values() const override { return values_; }
+  const std::vector<Payload>& slots() const override { return slots_; }
+  absl::Status Install(const Payload& values,
+                       absl::Span<const Payload> slots) override;
+  absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& kept, const Region& part) override;
+  absl::Status CheckFrame(const wire::Push& push,
+                          const Payload& frame) const override;
+  absl::StatusOr<Payload> GradientIn(const wire::Push& push,
+                                     const Payload& frame) const override;
+  absl::Status CheckGradient(const Payload& gradient) const override;
+  absl::Span<const std::byte> FloatsOf(const Payload& gradient) const override {
+    return gradient.bytes();
+  }
+  std::pair<Payload, Payload> SplitGradient(const Payload& gradient,
+                                            const Region& kept,
+                                            const Region& part) const override;
+  // One pass over gradients, values and slots.
+  absl::Status Apply(const Update& update) override;
+
+ private:
+  size_t elements() const { return values_.size() / sizeof(float); }
+  size_t StateBytes() const { return (1 + slots_.size()) * values_.size(); }
+  void ApplyOrThrow(const Update& update);
+  // Memory for the next version that nobody reads any more.
+  Payload TakeFreeBuffer(PayloadMemory& memory);
+  // Makes the slots writable, by a copy where somebody reads them.
+  void OwnSlots();
+
+  Payload values_;
+  // They are in memory that Apply() was given.
+  bool placed_ = false;
+  std::vector<Payload> slots_;
+  // Earlier buffers that readers may still hold; reused when they let go.
+  std::vector<Payload> retired_;
+};
+
 class Kind : public StoreKind {
  public:
-  std::unique_ptr<ShardStore> Initial(
-      const wire::Table& table, const ShardRange& range, uint64_t seed,
+  absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
+      const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const override {
-    Payload values = Payload::Allocate(range.bytes());
-    InitializeElements(
-        table, seed, range.begin,
-        absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
-                       static_cast<size_t>(range.elements())));
+    const size_t bytes = region.DenseBytes();
+    const auto slot_count = static_cast<size_t>(optimizer.slot_count());
+    Payload values;
     std::vector<Payload> slots;
-    for (int i = 0; i < optimizer.slot_count(); ++i)
-      slots.push_back(Zeros(range.bytes()));
-    return Of(range, std::move(values), std::move(slots));
+    SL_RETURN_IF_ERROR(WithMemory((1 + slot_count) * bytes, kState, [&] {
+      values = Payload::Allocate(bytes);
+      for (size_t i = 0; i < slot_count; ++i) slots.push_back(Zeros(bytes));
+    }));
+    InitializeElements(
+        table, seed, region.begin(),
+        absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
+                       static_cast<size_t>(region.size())));
+    return Of(region, std::move(values), std::move(slots));
   }
 
-  std::unique_ptr<ShardStore> Of(const ShardRange& /*range*/, Payload values,
-                                 std::vector<Payload> slots) const override {
+  absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& /*region*/, Payload values,
+      std::vector<Payload> slots) const override {
     return std::make_unique<DenseStore>(std::move(values), std::move(slots));
   }
 
-  absl::Status CheckBytes(const ShardRange& range,
-                          uint64_t bytes) const override {
-    return CheckTensor(bytes, range.bytes());
+  absl::Status CheckBytes(const Region& region, uint64_t bytes) const override {
+    return CheckTensor(bytes, region.DenseBytes());
   }
 
-  absl::Status Check(const ShardRange& range, const Payload& values,
+  absl::Status Check(const Region& region, const Payload& values,
                      absl::Span<const Payload> slots) const override {
-    SL_RETURN_IF_ERROR(CheckTensor(values.size(), range.bytes()));
+    SL_RETURN_IF_ERROR(CheckTensor(values.size(), region.DenseBytes()));
     for (const Payload& slot : slots)
-      SL_RETURN_IF_ERROR(CheckTensor(slot.size(), range.bytes()));
+      SL_RETURN_IF_ERROR(CheckTensor(slot.size(), region.DenseBytes()));
     return absl::OkStatus();
   }
 
@@ -65,40 +136,39 @@ class Kind : public StoreKind {
   }
 };
 
-}  // namespace
-
-std::shared_ptr<const StoreKind> DenseKind() {
-  return std::make_shared<const Kind>();
-}
-
 std::unique_ptr<ShardStore> DenseStore::Clone() const {
   return std::make_unique<DenseStore>(values_, slots_);
 }
 
-void DenseStore::Install(const Payload& values,
-                         absl::Span<const Payload> slots) {
+absl::Status DenseStore::Install(const Payload& values,
+                                 absl::Span<const Payload> slots) {
   // Memory of our own, aligned and writable, and not a frame of the network.
   const auto own = [](const Payload& payload) {
     return Payload::Copy(payload.data(), payload.size());
   };
-  values_ = own(values);
   placed_ = false;
-  for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
   retired_.clear();
+  return WithMemory(StateBytes(), kState, [&] {
+    values_ = own(values);
+    for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
+  });
 }
 
-std::unique_ptr<ShardStore> DenseStore::Split(const ShardRange& kept,
-                                              const ShardRange& part) {
+absl::StatusOr<std::unique_ptr<ShardStore>> DenseStore::Split(
+    const Region& kept, const Region& part) {
   const auto slice = [](const Payload& whole, size_t offset, size_t bytes) {
     return Payload::Copy(whole.data() + offset, bytes);
   };
   std::vector<Payload> part_slots;
-  for (Payload& slot : slots_) {
-    part_slots.push_back(slice(slot, kept.bytes(), part.bytes()));
-    slot = slice(slot, 0, kept.bytes());
-  }
-  Payload part_values = slice(values_, kept.bytes(), part.bytes());
-  values_ = slice(values_, 0, kept.bytes());
+  Payload part_values;
+  SL_RETURN_IF_ERROR(WithMemory(StateBytes(), "its two parts", [&] {
+    for (Payload& slot : slots_) {
+      part_slots.push_back(slice(slot, kept.DenseBytes(), part.DenseBytes()));
+      slot = slice(slot, 0, kept.DenseBytes());
+    }
+    part_values = slice(values_, kept.DenseBytes(), part.DenseBytes());
+    values_ = slice(values_, 0, kept.DenseBytes());
+  }));
   placed_ = false;
   retired_.clear();
   return std::make_unique<DenseStore>(std::move(part_values),
@@ -137,10 +207,9 @@ absl::Status DenseStore::CheckGradient(const Payload& gradient) const {
 }
 
 std::pair<Payload, Payload> DenseStore::SplitGradient(
-    const Payload& gradient, const ShardRange& kept,
-    const ShardRange& part) const {
-  return {gradient.Slice(0, kept.bytes()),
-          gradient.Slice(kept.bytes(), part.bytes())};
+    const Payload& gradient, const Region& kept, const Region& part) const {
+  return {gradient.Slice(0, kept.DenseBytes()),
+          gradient.Slice(kept.DenseBytes(), part.DenseBytes())};
 }
 
 // ---- Updates ----------------------------------------------------------------
@@ -161,7 +230,12 @@ Payload DenseStore::TakeFreeBuffer(PayloadMemory& memory) {
   return memory.Allocate(values_.size());
 }
 
-void DenseStore::Apply(const Update& update) {
+absl::Status DenseStore::Apply(const Update& update) {
+  return WithMemory(StateBytes(), "its next version",
+                    [&] { ApplyOrThrow(update); });
+}
+
+void DenseStore::ApplyOrThrow(const Update& update) {
   std::vector<const std::byte*> gradient_data;
   gradient_data.reserve(update.gradients.size());
   for (const Payload& gradient : update.gradients) {
@@ -198,6 +272,12 @@ void DenseStore::Apply(const Update& update) {
     retired_.push_back(std::move(values_));
   }
   values_ = std::move(next);
+}
+
+}  // namespace
+
+std::shared_ptr<const StoreKind> DenseKind() {
+  return std::make_shared<const Kind>();
 }
 
 }  // namespace slackline

@@ -10,6 +10,11 @@
 // is the store's own; two stores with equal payloads are equal. Payloads that a
 // store has given away never change, so who reads one has one version.
 //
+// Whatever needs memory may fail: ResourceExhausted says for how many bytes of
+// what there is none, and any other error but InvalidArgument what else the
+// device lacks. The job cannot go on with such a shard, and nothing but its
+// destructor is called of the store afterwards.
+//
 // Deterministic: no I/O, threads, time or randomness, and no order of a hash
 // map may reach a payload or a sum. Thread-compatible; payloads may be dropped
 // on any thread.
@@ -27,8 +32,9 @@
 #include "common/optim/optimizer.h"
 #include "common/optim/update_rule.h"
 #include "common/payload.h"
-#include "common/view/shard_map.h"
+#include "common/region.h"
 #include "proto/data.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 
@@ -46,12 +52,12 @@ class ShardStore {
   virtual const std::vector<Payload>& slots() const = 0;
 
   // Becomes this; StoreKind::Check() was asked, and there are as many slots.
-  virtual void Install(const Payload& values,
-                       absl::Span<const Payload> slots) = 0;
-  // Keeps the region of `kept`, a beginning of the shard's, and returns a store
-  // with the rest, which is that of `part`.
-  virtual std::unique_ptr<ShardStore> Split(const ShardRange& kept,
-                                            const ShardRange& part) = 0;
+  virtual absl::Status Install(const Payload& values,
+                               absl::Span<const Payload> slots) = 0;
+  // Keeps `kept`, a beginning of the shard's region, and returns a store with
+  // the rest, which is `part`.
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Split(
+      const Region& kept, const Region& part) = 0;
 
   // ---- Gradients.
   // InvalidArgument: why the frame of the push is no gradient of this shard. A
@@ -71,8 +77,8 @@ class ShardStore {
       const Payload& gradient) const = 0;
   // A checked gradient, split as Split() splits the store.
   virtual std::pair<Payload, Payload> SplitGradient(
-      const Payload& gradient, const ShardRange& kept,
-      const ShardRange& part) const = 0;
+      const Payload& gradient, const Region& kept,
+      const Region& part) const = 0;
 
   // One update from the sum of checked gradients, in their order, times
   // `scale`.
@@ -88,7 +94,7 @@ class ShardStore {
     // update from it alone gives the same bits.
     Payload* sum = nullptr;
   };
-  virtual void Apply(const Update& update) = 0;
+  virtual absl::Status Apply(const Update& update) = 0;
 };
 
 // What the stores of a table are. Immutable; any thread may call anything.
@@ -97,20 +103,20 @@ class StoreKind {
   virtual ~StoreKind() = default;
 
   // With the values that the table's initializer names, and slots of zeros.
-  virtual std::unique_ptr<ShardStore> Initial(
-      const wire::Table& table, const ShardRange& range, uint64_t seed,
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
+      const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const = 0;
   // With these; Check() was asked.
-  virtual std::unique_ptr<ShardStore> Of(const ShardRange& range,
-                                         Payload values,
-                                         std::vector<Payload> slots) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ShardStore>> Of(
+      const Region& region, Payload values,
+      std::vector<Payload> slots) const = 0;
 
   // InvalidArgument: no values, slot or gradient of such a shard has so many
   // bytes. Asked before memory is allocated for what somebody announces.
-  virtual absl::Status CheckBytes(const ShardRange& range,
+  virtual absl::Status CheckBytes(const Region& region,
                                   uint64_t bytes) const = 0;
   // InvalidArgument: why these are not the values and slots of such a shard.
-  virtual absl::Status Check(const ShardRange& range, const Payload& values,
+  virtual absl::Status Check(const Region& region, const Payload& values,
                              absl::Span<const Payload> slots) const = 0;
   // The slot of zeros that belongs to checked values.
   virtual Payload ZeroSlot(const Payload& values) const = 0;

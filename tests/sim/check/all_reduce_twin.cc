@@ -85,8 +85,8 @@ void AllReduceTwin::OnTookState(Rank rank, Incarnation incarnation, Clock clock,
     }
     const size_t table = static_cast<size_t>(twin.range.table);
     const auto part = [&, &twin = twin](const Tensor& tensor) {
-      return Tensor(tensor.begin() + twin.range.begin,
-                    tensor.begin() + twin.range.end);
+      return Tensor(tensor.begin() + twin.range.region.begin(),
+                    tensor.begin() + twin.range.region.end());
     };
     int32_t pulled_as = static_cast<int32_t>(twin.range.shard);
     while (static_cast<size_t>(pulled_as) >= state.versions.size())
@@ -246,10 +246,12 @@ void AllReduceTwin::OnReduced(Rank rank, Incarnation incarnation,
       const ShardRange& range = view.shard(ShardId{id});
       const size_t table = static_cast<size_t>(range.table);
       const auto cut = [&](const Tensor& tensor) {
-        return Tensor(tensor.begin() + range.begin, tensor.begin() + range.end);
+        return Tensor(tensor.begin() + range.region.begin(),
+                      tensor.begin() + range.region.end());
       };
       const auto put = [&](const Tensor& from, Tensor* tensor) {
-        std::copy(from.begin(), from.end(), tensor->begin() + range.begin);
+        std::copy(from.begin(), from.end(),
+                  tensor->begin() + range.region.begin());
       };
       Versions slots;
       for (const Tensor& slot : model.state.slots[table])
@@ -333,8 +335,8 @@ void AllReduceTwin::OnInstalled(ShardTwin& twin, const ShardTraceRecord& record,
   }
   const size_t table = static_cast<size_t>(twin.range.table);
   const auto part = [&](const Tensor& tensor) {
-    return Tensor(tensor.begin() + twin.range.begin,
-                  tensor.begin() + twin.range.end);
+    return Tensor(tensor.begin() + twin.range.region.begin(),
+                  tensor.begin() + twin.range.region.end());
   };
   for (const JobModel* const step : steps) {
     TwinUpdate update;

@@ -37,14 +37,14 @@ bool CheckpointTwin::IsOf(const JobModel& model,
   for (int32_t id = 0; id < view.shard_count(); ++id) {
     const ShardRange& range = view.shard(ShardId{id});
     if (view.table(range.table).name() != shard.table ||
-        range.begin > shard.begin || range.end < shard.end) {
+        !range.region.Contains(shard.region)) {
       continue;
     }
     const auto table = static_cast<size_t>(range.table);
     const auto same = [&](const Tensor& whole, const Payload& part) {
-      return SameBits(
-          Tensor(whole.begin() + shard.begin, whole.begin() + shard.end),
-          FloatsOf(part));
+      return SameBits(Tensor(whole.begin() + shard.region.begin(),
+                             whole.begin() + shard.region.end()),
+                      FloatsOf(part));
     };
     bool all = shard.version == model.state.versions[static_cast<size_t>(id)] &&
                shard.slots.size() == model.state.slots[table].size() &&
@@ -143,18 +143,18 @@ void CheckpointTwin::OnCheckpoint(
   // Each element once.
   StoredByName shards;
   for (const ShardState& shard : checkpoint.shards) {
-    if (shards.insert({{shard.table, shard.begin}, &shard}).second) continue;
-    findings_.Report(
-        Invariant::kCheckpoint,
-        absl::StrCat("the checkpoint of cut ", number, " has ",
-                     ShardName(shard.table, shard.begin, shard.end), " twice"));
+    if (shards.insert({{shard.table, shard.region.begin()}, &shard}).second)
+      continue;
+    findings_.Report(Invariant::kCheckpoint,
+                     absl::StrCat("the checkpoint of cut ", number, " has ",
+                                  shard.table, shard.region.Text(), " twice"));
   }
   auto next = shards.begin();
   for (const wire::Table& table : views_.latest().table()) {
     int64_t end = 0;
     for (; next != shards.end() && next->first.first == table.name(); ++next) {
       if (next->first.second != end) break;
-      end = next->second->end;
+      end = next->second->region.end();
     }
     if (end == table.shape(0)) continue;
     return findings_.Report(
@@ -173,7 +173,8 @@ void CheckpointTwin::OnCheckpoint(
   for (const auto& [owner, part] : cut.parts) {
     for (const CutShard& expected : part) {
       const auto actual = shards.find({expected.table, expected.begin});
-      if (actual == shards.end() || actual->second->end != expected.end) {
+      if (actual == shards.end() ||
+          actual->second->region.end() != expected.end) {
         findings_.Report(
             Invariant::kCheckpoint,
             absl::StrCat(

@@ -36,8 +36,8 @@ uint64_t Digest(const ShardMachine& machine) {
   };
   const ShardSnapshot snapshot = machine.Snapshot();
   const ShardRange& range = machine.shard().range();
-  add(static_cast<uint64_t>(range.begin));
-  add(static_cast<uint64_t>(range.end));
+  add(static_cast<uint64_t>(range.region.begin()));
+  add(static_cast<uint64_t>(range.region.end()));
   add(snapshot.version);
   add_tensor(snapshot.values);
   for (const Payload& slot : snapshot.slots) add_tensor(slot);
@@ -123,15 +123,15 @@ void CopyTwin::FollowCopies(Owner owner, const ShardCore& core) {
         part = view.OriginOf(part);
         const auto whole = before.find(static_cast<int32_t>(part));
         if (whole == before.end()) continue;
-        if (whole->second.range.end > now.range.begin)
+        if (whole->second.range.region.end() > now.range.region.begin())
           known->second.cut_from = {whole->second.range, whole->second.at};
         break;
       }
     }
     HeldCopy& last = known->second;
     const bool same = !inserted && last.at == now.at && last.served == served &&
-                      last.range.begin == now.range.begin &&
-                      last.range.end == now.range.end;
+                      last.range.region.begin() == now.range.region.begin() &&
+                      last.range.region.end() == now.range.region.end();
     if (!same && !inserted) last = now;
     if (!same) CompareCopy(owner, id, *machine);
   }

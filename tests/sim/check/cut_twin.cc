@@ -168,8 +168,8 @@ bool CutTwin::IsComplete(const TwinCut& cut, const ShardTwin& twin) const {
 CutShard CutTwin::StateAt(const TwinCut& cut, const ShardTwin& twin) const {
   CutShard state{
       .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
-      .begin = twin.range.begin,
-      .end = twin.range.end};
+      .begin = twin.range.region.begin(),
+      .end = twin.range.region.end()};
   // Who has joined after the cut counts at the live shard alone.
   const auto is_same = [&](const TwinUpdate& update) {
     return IsBefore(cut, update) &&
@@ -303,8 +303,8 @@ void CutTwin::OnCut(Owner owner, const ShardCore::CutState& state) {
     ++findings_.stats().cut_shards;
     findings_.stats().cut_late += expected.late;
     const auto actual = absl::c_find_if(state.shards, [&](const auto& shard) {
-      return shard.table == expected.table && shard.begin == expected.begin &&
-             shard.end == expected.end;
+      return shard.table == expected.table &&
+             shard.region == Region(expected.begin, expected.end);
     });
     if (actual == state.shards.end() || !IsComplete(cut, twin)) {
       findings_.Report(Invariant::kCheckpoint,
@@ -331,7 +331,8 @@ void CutTwin::OnPartWritten(Owner owner, const ShardCore::CutState& state) {
   if (cut.given_up || part.size() != state.shards.size()) return;
   for (const ShardState& actual : state.shards) {
     for (const CutShard& expected : part) {
-      if (expected.table != actual.table || expected.begin != actual.begin)
+      if (expected.table != actual.table ||
+          expected.begin != actual.region.begin())
         continue;
       CompareCut(expected, actual,
                  absl::StrCat("as it was written at cut ", state.number));

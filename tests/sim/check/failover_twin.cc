@@ -87,11 +87,12 @@ void FailoverTwin::OnPromoted(Owner owner, int32_t id, const View& view,
   for (int i = 0; i < view.proto().split_size(); ++i) {
     const wire::Split& split = view.proto().split(i);
     if (ShardId{split.shard()} != next.range.shard ||
-        split.at() <= next.range.begin || split.at() >= next.range.end) {
+        !next.range.region.CanBeCut(split.at())) {
       continue;
     }
     ShardTwin rest = SplitTwin(view, split, first + i, &next);
-    if (view.shard(ShardId{id}).begin >= split.at()) next = std::move(rest);
+    if (view.shard(ShardId{id}).region.begin() >= split.at())
+      next = std::move(rest);
   }
   ++findings_.stats().failovers;
   findings_.stats().failovers_apart += was->index != present.index;

@@ -22,7 +22,8 @@ void FinalModelTwin::OnFinalPull(const ClientCore::PullResult& result) {
         result.shards[static_cast<size_t>(pulled_as)].version;
     const Tensor& values = twin.versions[version];
     if (const auto& pulled = result.shards[static_cast<size_t>(pulled_as)];
-        pulled_as == id && pulled.values.size() == twin.range.bytes() &&
+        pulled_as == id &&
+        pulled.values.size() == twin.range.region.DenseBytes() &&
         !SameBits(FloatsOf(pulled.values), values)) {
       findings_.Report(Invariant::kValue,
                        absl::StrCat("the final model has other bits of ",
@@ -30,7 +31,7 @@ void FinalModelTwin::OnFinalPull(const ClientCore::PullResult& result) {
     }
     std::copy(values.begin(), values.end(),
               final_model_[static_cast<size_t>(twin.range.table)].begin() +
-                  twin.range.begin);
+                  twin.range.region.begin());
     std::set<Contribution> contained;
     for (Version v = 0; v < version; ++v) {
       for (const Contribution& contribution : twin.updates[v].contributions) {

@@ -70,8 +70,7 @@ void ResumeTwin::Resume(ShardTwin& twin) const {
   const std::string table =
       scenario_.Tables()[static_cast<size_t>(twin.range.table)].name();
   const absl::StatusOr<ShardState> stored =
-      SimStoredShards(scenario_.resume)
-          .Read(table, twin.range.begin, twin.range.end);
+      SimStoredShards(scenario_.resume).Read(table, twin.range.region);
   SL_CHECK(stored.ok(), stored.status().ToString());
   Versions slots;
   for (const Payload& slot : stored->slots) slots.push_back(FloatsOf(slot));

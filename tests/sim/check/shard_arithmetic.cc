@@ -21,12 +21,12 @@ std::vector<float> ShardArithmetic::GradientOf(const ShardRange& range,
                                                bool by_all_reduce) const {
   if (by_all_reduce) {
     return scenario_.Gradient(contribution.life.first, contribution.life.second,
-                              contribution.clock, range.table, range.begin,
-                              range.end);
+                              contribution.clock, range.table,
+                              range.region.begin(), range.region.end());
   }
   return scenario_.Pushed(contribution.life.first, contribution.life.second,
-                          contribution.clock, range.table, range.begin,
-                          range.end);
+                          contribution.clock, range.table, range.region.begin(),
+                          range.region.end());
 }
 
 Tensor ShardArithmetic::SumOf(const ShardRange& range,

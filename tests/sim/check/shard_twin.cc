@@ -33,7 +33,7 @@ ShardTwin SplitTwin(const View& view, const wire::Split& split, int32_t id,
   rest.leads.clear();
   rest.before_split.clear();
   whole->before_split.push_back({split.since(), whole->versions});
-  const int64_t length = split.at() - whole->range.begin;
+  const int64_t length = split.at() - whole->range.region.begin();
   const auto keep = [&](Tensor& values) {
     values.resize(static_cast<size_t>(length));
   };
@@ -46,7 +46,9 @@ ShardTwin SplitTwin(const View& view, const wire::Split& split, int32_t id,
     std::for_each(slots.begin(), slots.end(), keep);
   for (Versions& slots : rest.slots)
     std::for_each(slots.begin(), slots.end(), cut_off);
-  whole->range.end = rest.range.begin = split.at();
+  const Region both = whole->range.region;
+  whole->range.region = {both.begin(), split.at()};
+  rest.range.region = {split.at(), both.end()};
   rest.range.shard = ShardId{id};
   rest.origin = split.shard();
   // At those places it was whole.
@@ -54,8 +56,8 @@ ShardTwin SplitTwin(const View& view, const wire::Split& split, int32_t id,
     for (auto& [index, logged] : part->log) logged.exact = false;
   }
   for (ShardTwin* const part : {whole, &rest}) {
-    part->name = absl::StrCat(view.table(part->range.table).name(), "[",
-                              part->range.begin, ", ", part->range.end, ")");
+    part->name = absl::StrCat(view.table(part->range.table).name(),
+                              part->range.region.Text());
   }
   return rest;
 }

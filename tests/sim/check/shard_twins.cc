@@ -44,9 +44,9 @@ void ShardTwins::CreateTwin(int32_t id, const View& view) {
   ShardId first{id};
   while (view.OriginOf(first) != first) first = view.OriginOf(first);
   twin.first = static_cast<int32_t>(first);
-  std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
+  std::vector<float> initial(static_cast<size_t>(twin.range.region.size()));
   InitializeElements(view.table(twin.range.table), scenario_.seed,
-                     twin.range.begin, absl::MakeSpan(initial));
+                     twin.range.region.begin(), absl::MakeSpan(initial));
   twin.slots.push_back(
       Versions(arithmetic_.OptimizerOf(twin.range.table).slot_count(),
                Tensor(initial.size(), 0.0f)));
@@ -72,8 +72,8 @@ void ShardTwins::SplitTwins(Owner owner, const View& view,
     const int32_t cut = first + i;
     const auto kept = twins_.find(split.shard());
     if (kept == twins_.end() || kept->second.owner != owner ||
-        split.at() <= kept->second.range.begin ||
-        split.at() >= kept->second.range.end) {
+        split.at() <= kept->second.range.region.begin() ||
+        split.at() >= kept->second.range.region.end()) {
       continue;
     }
     ShardTwin rest = SplitTwin(view, split, cut, &kept->second);

@@ -59,8 +59,8 @@ std::shared_ptr<const ShardTwin> TwinAt(const ShardTwin& twin,
                                         const ShardRange& range,
                                         const LogPosition& at) {
   const auto fits = [&](const ShardTwin& was) {
-    return was.range.begin == range.begin && was.range.end == range.end &&
-           IsOnLine(was, at);
+    return was.range.region.begin() == range.region.begin() &&
+           was.range.region.end() == range.region.end() && IsOnLine(was, at);
   };
   if (fits(twin)) return std::make_shared<const ShardTwin>(twin);
   for (auto was = twin.earlier.rbegin(); was != twin.earlier.rend(); ++was) {
@@ -83,16 +83,18 @@ std::shared_ptr<const ShardTwin> CutOnTheWay(const ShardTwin& twin,
                                              const LogPosition& at) {
   for (auto was = twin.earlier.rbegin(); was != twin.earlier.rend(); ++was) {
     const ShardTwin& whole = **was;
-    if (whole.range.begin != range.begin || whole.range.end <= range.end ||
+    if (whole.range.region.begin() != range.region.begin() ||
+        whole.range.region.end() <= range.region.end() ||
         !IsOnLine(whole, {.term = at.term, .index = whole.index})) {
       continue;
     }
-    const auto cuts = std::count_if(
-        view.proto().split().begin(), view.proto().split().end(),
-        [&](const wire::Split& split) {
-          return ShardId{split.shard()} == range.shard &&
-                 split.at() >= range.end && split.at() < whole.range.end;
-        });
+    const auto cuts =
+        std::count_if(view.proto().split().begin(), view.proto().split().end(),
+                      [&](const wire::Split& split) {
+                        return ShardId{split.shard()} == range.shard &&
+                               split.at() >= range.region.end() &&
+                               split.at() < whole.range.region.end();
+                      });
     if (at.index == whole.index + static_cast<uint64_t>(cuts)) return *was;
   }
   return nullptr;

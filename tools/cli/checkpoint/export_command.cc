@@ -79,11 +79,10 @@ absl::StatusOr<Exported> Export(const ExportOptions& options) {
                       AtomicFile::Create(options.file));
   SL_RETURN_IF_ERROR(file->Append(header));
   for (int t = 0; t < manifest.table_size(); ++t) {
-    for (int64_t begin = 0; begin < elements[t]; begin += kFloatsAtOnce) {
-      SL_ASSIGN_OR_RETURN(
-          const Payload values,
-          stored->ReadValues(manifest.table(t).name(), begin,
-                             std::min(begin + kFloatsAtOnce, elements[t])));
+    for (const Region& region :
+         Region::First(elements[t]).Pieces(kFloatsAtOnce)) {
+      SL_ASSIGN_OR_RETURN(const Payload values,
+                          stored->ReadValues(manifest.table(t).name(), region));
       SL_RETURN_IF_ERROR(file->Append(absl::string_view(
           reinterpret_cast<const char*>(values.data()), values.size())));
     }

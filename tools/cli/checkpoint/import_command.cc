@@ -201,16 +201,14 @@ std::vector<ShardState> CutIntoShards(
     const std::shared_ptr<const SafetensorsFile>& file) {
   std::vector<ShardState> shards;
   for (const Tensor& tensor : file->tensors) {
-    const int64_t elements = static_cast<int64_t>(tensor.values.size());
-    for (int64_t begin = 0; begin < elements; begin += kShardElements) {
-      const int64_t end = std::min(begin + kShardElements, elements);
+    const auto whole =
+        Region::First(static_cast<int64_t>(tensor.values.size()));
+    for (const Region& region : whole.Pieces(kShardElements)) {
       shards.push_back(
           {.table = tensor.name,
-           .begin = begin,
-           .end = end,
-           .values = Payload::Wrap(
-               tensor.values.data() + begin,
-               static_cast<size_t>(end - begin) * sizeof(float), file)});
+           .region = region,
+           .values = Payload::Wrap(tensor.values.data() + region.begin(),
+                                   region.DenseBytes(), file)});
     }
   }
   return shards;

@@ -94,13 +94,13 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
   for (const run::ShardLoad& load : loads) {
     const ShardId shard{load.shard()};
     const Owner owner = view.OwnerOf(shard);
-    rows.push_back({absl::StrCat(load.shard()), view.ShardName(shard),
-                    absl::StrCat(owner.server, ".", owner.thread),
-                    BytesText(static_cast<double>(view.shard(shard).bytes())),
-                    RateText(load.pushes()), RateText(load.pulls()),
-                    MegabytesText(load.bytes_in()),
-                    MegabytesText(load.bytes_out()),
-                    PercentText(load.busy(), 1)});
+    rows.push_back(
+        {absl::StrCat(load.shard()), view.ShardName(shard),
+         absl::StrCat(owner.server, ".", owner.thread),
+         BytesText(static_cast<double>(view.shard(shard).region.DenseBytes())),
+         RateText(load.pushes()), RateText(load.pulls()),
+         MegabytesText(load.bytes_in()), MegabytesText(load.bytes_out()),
+         PercentText(load.busy(), 1)});
     if (with_copies)
       rows.back().push_back(FollowersText(status.view(), load.shard()));
   }
@@ -132,7 +132,7 @@ nlohmann::ordered_json ShardsJson(const wire::StatusReply& status, int top) {
     shards.push_back({{"shard", load.shard()},
                       {"name", (*view)->ShardName(shard)},
                       {"at", absl::StrCat(owner.server, ".", owner.thread)},
-                      {"bytes", (*view)->shard(shard).bytes()},
+                      {"bytes", (*view)->shard(shard).region.DenseBytes()},
                       {"pushes", load.pushes()},
                       {"pulls", load.pulls()},
                       {"busy", load.busy()}});

@@ -1,9 +1,8 @@
-#include "worker/client/pull_answer.h"
+#include "worker/client/shard_tensors.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/compress/gradient_code.h"
 #include "common/io/state_hash.h"
 
 namespace slackline {
@@ -26,14 +25,30 @@ size_t SlotsIn(const View& view, int32_t shard, PullKind kind) {
 
 size_t BytesOfValues(const View& view, int32_t shard, PullKind kind) {
   const GradientCode code = {.kind = EncodingIn(view, shard, kind)};
-  return code.Bytes(static_cast<size_t>(view.shard(ShardId{shard}).elements()));
+  return code.Bytes(
+      static_cast<size_t>(view.shard(ShardId{shard}).region.size()));
 }
 
 }  // namespace
 
+CodedGradient PartOf(const CodedGradient& gradient, const Region& whole,
+                     const Region& part) {
+  return Slice(gradient, static_cast<size_t>(whole.size()),
+               whole.DenseOffset(part) / sizeof(float),
+               static_cast<size_t>(part.size()));
+}
+
+Payload TakeRest(Payload* tensor, const ShardSplit& split) {
+  const size_t kept_bytes = split.kept_elements * sizeof(float);
+  Payload rest = tensor->Slice(kept_bytes, tensor->size() - kept_bytes);
+  *tensor = tensor->Slice(0, kept_bytes);
+  return rest;
+}
+
 size_t AnswerBytes(const View& view, int32_t shard, PullKind kind) {
   return BytesOfValues(view, shard, kind) +
-         SlotsIn(view, shard, kind) * view.shard(ShardId{shard}).bytes();
+         SlotsIn(view, shard, kind) *
+             view.shard(ShardId{shard}).region.DenseBytes();
 }
 
 absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
@@ -68,7 +83,7 @@ absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
           wire::Encoding::Kind_Name(values.kind()), "; ", bytes, " as ",
           wire::Encoding::Kind_Name(encoding), " are required"));
     }
-    bytes = view.shard(ShardId{shard}).bytes();  // Of each slot.
+    bytes = view.shard(ShardId{shard}).region.DenseBytes();  // Of each slot.
   }
   ShardValue value{.version = values.version(),
                    .shard_clock = values.shard_clock(),

@@ -1,7 +1,9 @@
-// What the answer to a pull of one shard has: its size, how its values are
-// encoded, and whether what a server has sent is that.
+// Which bytes are a shard's: the part of a table's gradient that is pushed to
+// it, what each half of a shard has that is split, and the answer to a pull of
+// it: its size, how its values are encoded, and whether what a server has sent
+// is that.
 //
-// Pure functions of the view.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +11,25 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/compress/gradient_code.h"
 #include "common/ids.h"
 #include "common/payload.h"
+#include "common/region.h"
 #include "common/view/shard_map.h"
 #include "proto/data.pb.h"
 #include "worker/client/pull_result.h"
 #include "worker/client/pull_unit.h"
 #include "worker/client/routes.h"
+#include "worker/client/shard_split.h"
 
 namespace slackline {
+
+// What a gradient of `whole` has of `part`, which is within it: in its code, or
+// as floats where blocks of the code do not begin and end there.
+CodedGradient PartOf(const CodedGradient& gradient, const Region& whole,
+                     const Region& part);
+// Takes what is the other shard's off a tensor of the shard that is split.
+Payload TakeRest(Payload* tensor, const ShardSplit& split);
 
 // Payload bytes of the answer for this shard of the view.
 size_t AnswerBytes(const View& view, int32_t shard, PullKind kind);
