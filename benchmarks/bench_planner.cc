@@ -212,7 +212,7 @@ class Cluster {
   bool CarryOut(const PlannerResult& plan, const PlannerOptions& bounds) {
     for (const PlannerSplit& split : plan.splits) {
       PlannerShard& shard = shards_[static_cast<size_t>(split.shard)];
-      const auto [kept, rest] = shard.region.Cut(split.at);
+      const auto [kept, rest] = shard.region.SplitAt(split.at);
       if (kept.size() < bounds.split_elements_min ||
           rest.size() < bounds.split_elements_min ||
           static_cast<size_t>(split.new_shard) != shards_.size()) {

@@ -1,7 +1,7 @@
 // Region: which part of a table something is of: the elements [begin, end).
 //
 // How large a part is, whether two of them have something in common and where
-// one can be cut is asked here, so that only whoever lays the elements out in
+// one can be split is asked here, so that only whoever lays the elements out in
 // memory, or writes them down, looks at the two numbers. An immutable value.
 #pragma once
 
@@ -42,14 +42,16 @@ class Region {
   }
 
   // Whether there is something on both sides of `at`.
-  constexpr bool CanBeCut(int64_t at) const { return begin_ < at && at < end_; }
+  constexpr bool CanBeSplit(int64_t at) const {
+    return begin_ < at && at < end_;
+  }
   // What is before `at`, which is not before all of it, and from there on.
-  constexpr std::pair<Region, Region> Cut(int64_t at) const {
+  constexpr std::pair<Region, Region> SplitAt(int64_t at) const {
     return {{begin_, at}, {at, end_}};
   }
   // The first `size` elements, and the rest.
-  constexpr std::pair<Region, Region> CutAfter(int64_t size) const {
-    return Cut(begin_ + size);
+  constexpr std::pair<Region, Region> SplitAfter(int64_t size) const {
+    return SplitAt(begin_ + size);
   }
   // All of it in order, in pieces of `size`, at least 1; the last one may be
   // smaller.

@@ -98,9 +98,9 @@ absl::Status StoredCheckpoint::CheckWhole() const {
     };
     Region rest = pieces.whole;
     for (const auto& [region, place] : pieces.places) {
-      const auto [before, from] = rest.Cut(region.begin());
+      const auto [before, from] = rest.SplitAt(region.begin());
       if (!before.empty()) return missing(before);
-      rest = from.Cut(region.end()).second;
+      rest = from.SplitAt(region.end()).second;
     }
     if (!rest.empty()) return missing(rest);
   }

@@ -98,23 +98,24 @@ absl::Status View::AddSplits(
     const int32_t id = split.shard();
     const auto at = static_cast<size_t>(id);
     if (id < 0 || at >= shards.size() ||
-        !shards[at].region.CanBeCut(split.at()) ||
+        !shards[at].region.CanBeSplit(split.at()) ||
         shards.size() >= static_cast<size_t>(kShardsMax)) {
       return Unfit(number, "shard ", id, " is to be split at element ",
                    split.at(), ", which is not inside it");
     }
-    ShardRange cut = shards[at];
-    cut.shard = ShardId{static_cast<int32_t>(shards.size())};
-    std::tie(shards[at].region, cut.region) = shards[at].region.Cut(split.at());
+    ShardRange part = shards[at];
+    part.shard = ShardId{static_cast<int32_t>(shards.size())};
+    std::tie(shards[at].region, part.region) =
+        shards[at].region.SplitAt(split.at());
     ranges->since[at] = split.since();
-    shards.push_back(cut);
+    shards.push_back(part);
     ranges->since.push_back(split.since());
     std::vector<ShardRange>& table =
-        ranges->by_table[static_cast<size_t>(cut.table)];
+        ranges->by_table[static_cast<size_t>(part.table)];
     const auto after =
-        std::ranges::lower_bound(table, cut.region, {}, &ShardRange::region);
+        std::ranges::lower_bound(table, part.region, {}, &ShardRange::region);
     std::prev(after)->region = shards[at].region;
-    table.insert(after, cut);
+    table.insert(after, part);
   }
   return absl::OkStatus();
 }

@@ -23,13 +23,14 @@ constexpr int kHottest = 64;
 constexpr int kPartners = 8;
 // Such searches that find nothing before the plan ends.
 constexpr int kStuckMax = 64;
-// A cut-off piece is at least this share of a thread's mean load, even if its
-// new thread has to make room for it: crumbs would be a burden forever.
+// A piece that is split off is at least this share of a thread's mean load,
+// even if its new thread has to make room for it: crumbs would be a burden
+// forever.
 constexpr double kPieceShareMin = 1.0 / 8;
-// A shard that fits nowhere whole is cut, although others fit, if moving those
-// is so much less worth than moving it would be.
+// A shard that fits nowhere whole is split, although others fit, if moving
+// those is so much less worth than moving it would be.
 constexpr double kCutAdvantage = 4;
-// Pieces are cut to measure unless the smallest allowed is more than this
+// Pieces are made to measure unless the smallest allowed is more than this
 // share.
 constexpr double kCoarseShareMin = 1.0 / 4;
 // Of a load: what rounding may do to it.
@@ -83,7 +84,7 @@ class Planner {
   void CollectCandidates(int thread);
   Exchange FindExchange(int thread);
   bool CutHottest(int thread);
-  bool Cut(int shard, int to);
+  bool Split(int shard, int to);
   void Place(int shard, int to);
   void Describe(PlannerResult* result) const;
 
@@ -122,7 +123,7 @@ class Planner {
     return Worth(std::min(shard.demand, -Room(shard.thread)),
                  origin_[s] == shard.thread ? shard.bytes : 0, 1);
   }
-  bool CanBeCut(int s) const {
+  bool CanBeSplit(int s) const {
     const PlannerShard& shard = shards_[s];
     return shard.apart < 0 &&
            shard.region.size() >= 2 * options_.split_elements_min;
@@ -389,18 +390,18 @@ bool Planner::Relieve(int thread) {
       const int hot = here.too_hot;
       if (hot >= 0 && shards_[hot].thread == thread &&
           WorthOfMoving(hot) > kCutAdvantage * best.score &&
-          Cut(hot, Roomiest(hot))) {
+          Split(hot, Roomiest(hot))) {
         put_back(best);
         return true;
       }
       Place(s, to);
       return true;
     }
-    if (shards_[s].demand > Share(thread) && Cut(s, to)) {
+    if (shards_[s].demand > Share(thread) && Split(s, to)) {
       put_back(best);  // What is left of it.
       return true;
     }
-    if (here.too_hot < 0 && CanBeCut(s)) here.too_hot = s;
+    if (here.too_hot < 0 && CanBeSplit(s)) here.too_hot = s;
   }
   if (over_budget) return false;
 
@@ -481,22 +482,22 @@ Planner::Exchange Planner::FindExchange(int thread) {
 bool Planner::CutHottest(int thread) {
   int hottest = -1;
   ForEachMovable(thread, [&](int s) {
-    if (!CanBeCut(s)) return;
+    if (!CanBeSplit(s)) return;
     if (hottest < 0 || shards_[s].demand > shards_[hottest].demand) hottest = s;
   });
   if (hottest < 0) return false;
   const int to = Roomiest(hottest);
-  return to >= 0 && Cut(hottest, to);
+  return to >= 0 && Split(hottest, to);
 }
 
 // Gives `to` a piece of the shard: what its thread has too much of, as far as
 // there is room for it. False, and nothing is changed, if that does not help.
-bool Planner::Cut(int s, int to) {
+bool Planner::Split(int s, int to) {
   const PlannerShard whole = shards_[s];
   const int from = whole.thread;
   const int64_t elements = whole.region.size();
   const int64_t least = options_.split_elements_min;
-  if (!CanBeCut(s)) return false;
+  if (!CanBeSplit(s)) return false;
 
   const double wanted =
       std::min(load_[from] - Share(from),
@@ -512,23 +513,24 @@ bool Planner::Cut(int s, int to) {
       budget_used_up_ = true;
     }
   }
-  int64_t cut =
+  int64_t moved =
       std::clamp(static_cast<int64_t>(fraction * static_cast<double>(elements)),
                  least, elements - least);
   // Where the smallest pieces are hot themselves, a rest that is not quite two
-  // of them could be far too hot and yet not be cut: whole numbers of equal
+  // of them could be far too hot and yet not be split: whole numbers of equal
   // pieces leave no such rest.
   const int64_t pieces = elements / least;
   const int64_t even = elements / pieces;
   if (whole.demand / static_cast<double>(pieces) >
       kCoarseShareMin * Share(from)) {
-    cut = std::clamp(cut / even, int64_t{1}, pieces - 1) * even;
+    moved = std::clamp(moved / even, int64_t{1}, pieces - 1) * even;
   }
-  const double part = static_cast<double>(cut) / static_cast<double>(elements);
+  const double part =
+      static_cast<double>(moved) / static_cast<double>(elements);
 
   PlannerShard piece = whole;
   piece.shard = ShardId{static_cast<int32_t>(shards_.size())};
-  const auto [kept, rest] = whole.region.CutAfter(elements - cut);
+  const auto [kept, rest] = whole.region.SplitAfter(elements - moved);
   piece.region = rest;
   piece.demand = part * whole.demand;
   piece.bytes = static_cast<int64_t>(part * static_cast<double>(whole.bytes));
@@ -634,7 +636,7 @@ void Planner::Describe(PlannerResult* result) const {
         drained > 0 ? absl::StrCat(", ", drained, " off drained threads") : "",
         splits_.empty() ? ""
                         : absl::StrCat(", ", Count(splits_.size(), "piece"),
-                                       " cut off from hot shards"),
+                                       " split off from hot shards"),
         ")");
     if (mean > 0) {
       absl::StrAppend(&text, ": the most loaded thread goes from ",

@@ -266,7 +266,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     message.set_reason("alone it is more than a fair share of a thread");
     Part first = part_of(kept);
     Part rest = first;
-    std::tie(first.region, rest.region) = first.region.Cut(split.at);
+    std::tie(first.region, rest.region) = first.region.SplitAt(split.at);
     parts[kept] = first;
     parts[static_cast<int32_t>(split.new_shard)] = rest;
   }

@@ -7,8 +7,8 @@
 namespace slackline {
 
 absl::StatusOr<Shard> Shard::Split(int64_t at, ShardId part) {
-  SL_CHECK(range_.region.CanBeCut(at), "a split leaves one part empty");
-  const auto [kept, rest] = range_.region.Cut(at);
+  SL_CHECK(range_.region.CanBeSplit(at), "a split leaves one part empty");
+  const auto [kept, rest] = range_.region.SplitAt(at);
   SL_ASSIGN_OR_RETURN(std::unique_ptr<ShardStore> store,
                       store_->Split(kept, rest));
   range_.region = kept;

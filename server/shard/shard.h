@@ -59,8 +59,8 @@ class Shard {
   // after the mode has changed. `memory` is what a next version is in, and the
   // sum, which is also returned in `*sum` if that is not null.
   absl::Status ApplyMean(const Optimizer& optimizer, const Mean& mean,
-                 StepNumbers numbers, PayloadMemory& memory,
-                 Payload* sum = nullptr);
+                         StepNumbers numbers, PayloadMemory& memory,
+                         Payload* sum = nullptr);
 
  private:
   ShardRange range_;

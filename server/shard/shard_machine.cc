@@ -197,12 +197,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   complete_clock_ = complete;
   for (const double rms : record.rms) running_rms_.Add(rms);
   const auto workers = static_cast<int>(record.who.size());
-  SL_RETURN_IF_ERROR(shard_.ApplyMean(rule_->optimizer,
-                   {.parts = absl::MakeConstSpan(&record.sum, 1),
-                    .count = workers,
-                    .workers = workers},
-                   rule_->NumbersAt(record.clock, record.options),
-                   options.memory));
+  SL_RETURN_IF_ERROR(shard_.ApplyMean(
+      rule_->optimizer,
+      {.parts = absl::MakeConstSpan(&record.sum, 1),
+       .count = workers,
+       .workers = workers},
+      rule_->NumbersAt(record.clock, record.options), options.memory));
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
                              .ranks = std::move(ranks),
@@ -288,11 +288,11 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
                                                 const ApplyOptions&) {
   const Region whole = shard_.range().region;
-  if (!whole.CanBeCut(split.at)) {
+  if (!whole.CanBeSplit(split.at)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a split at ", split.at, " of ", whole.Text()));
   }
-  const auto [kept, rest] = whole.Cut(split.at);
+  const auto [kept, rest] = whole.SplitAt(split.at);
   ShardOutcome outcome;
   outcome.part = *this;
   for (size_t i = 0; i < held_.size(); ++i) {
@@ -361,12 +361,13 @@ absl::Status ShardMachine::Update(absl::Span<const Payload> gradients,
   for (const Payload& gradient : gradients) bytes += gradient.size();
   Payload sum;
   const bool wants_sum = options.sums && gradients.size() > 1;
-  SL_RETURN_IF_ERROR(shard_.ApplyMean(rule_->optimizer,
-                   {.parts = gradients,
-                    .count = static_cast<int>(gradients.size()),
-                    .workers = workers},
-                   rule_->NumbersAt(clock, step), options.memory,
-                   wants_sum ? &sum : nullptr));
+  SL_RETURN_IF_ERROR(
+      shard_.ApplyMean(rule_->optimizer,
+                       {.parts = gradients,
+                        .count = static_cast<int>(gradients.size()),
+                        .workers = workers},
+                       rule_->NumbersAt(clock, step), options.memory,
+                       wants_sum ? &sum : nullptr));
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),

@@ -66,7 +66,9 @@ struct ShardParts {
   const wire::Follower* ListedHere(ShardId shard) const;
   // All that the shard of this range can ever have had.
   Region MostOf(const ShardRange& range) const {
-    return RegionOf(view->table(range.table)).Cut(range.region.begin()).second;
+    return RegionOf(view->table(range.table))
+        .SplitAt(range.region.begin())
+        .second;
   }
 };
 

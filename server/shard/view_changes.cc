@@ -59,7 +59,7 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     const wire::Split& split = at.view->proto().split(i);
     const auto whole = parts.find(ShardId{split.shard()});
     if (whole == parts.end() ||
-        !whole->second.shard().range().region.CanBeCut(split.at())) {
+        !whole->second.shard().range().region.CanBeSplit(split.at())) {
       continue;
     }
     const ShardId part{first + i};
@@ -99,7 +99,8 @@ void SplitShard(int number, const ShardParts& at) {
   if (!at.places.Has(kept) || at.places.Follows(kept)) return;
   // Done before, here or by an owner before: it may be moving since then.
   ServedShard* const served = at.places.Served(kept);
-  if (served != nullptr && !served->range().region.CanBeCut(split.at())) return;
+  if (served != nullptr && !served->range().region.CanBeSplit(split.at()))
+    return;
   if (at.places.moving().count(kept) > 0) {
     // Lost to a server that died, which the coordinator has yet to hear. Then
     // the job ends.

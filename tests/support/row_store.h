@@ -92,7 +92,7 @@ struct RowBlock {
     RowBlock rest{.region = part};
     for (auto row = rows.lower_bound(part.begin()); row != rows.end();)
       rest.rows.insert(rows.extract(row++));
-    region = region.Cut(part.begin()).first;
+    region = region.SplitAt(part.begin()).first;
     return rest;
   }
 };

@@ -518,7 +518,7 @@ TEST(PlannerTest, SplitsWhenNoPlacementOfWholeShardsReachesTheTarget) {
   EXPECT_EQ(plan.splits.size(), 1);
   EXPECT_LE(plan.worst_after, 1.05 * plan.mean * (1 + 1e-6));
   EXPECT_THAT(plan.summary,
-              StartsWith("moves 1 shard (0.5 MiB, 1 piece cut off from hot "
+              StartsWith("moves 1 shard (0.5 MiB, 1 piece split off from hot "
                          "shards): the most loaded thread goes from 1.33 to"));
 }
 

@@ -84,12 +84,12 @@ TEST_P(RegionTest, IsCutIntoWhatIsBeforeAndTheRest) {
     Elements rest;
     for (const int64_t element : Of(whole))
       (element < at ? before : rest).insert(element);
-    EXPECT_EQ(whole.CanBeCut(at), !before.empty() && !rest.empty());
-    if (!whole.CanBeCut(at)) continue;
-    EXPECT_EQ(Of(whole.Cut(at).first), before);
-    EXPECT_EQ(Of(whole.Cut(at).second), rest);
-    EXPECT_EQ(whole.CutAfter(static_cast<int64_t>(before.size())),
-              whole.Cut(at));
+    EXPECT_EQ(whole.CanBeSplit(at), !before.empty() && !rest.empty());
+    if (!whole.CanBeSplit(at)) continue;
+    EXPECT_EQ(Of(whole.SplitAt(at).first), before);
+    EXPECT_EQ(Of(whole.SplitAt(at).second), rest);
+    EXPECT_EQ(whole.SplitAfter(static_cast<int64_t>(before.size())),
+              whole.SplitAt(at));
   }
 }
 
@@ -133,8 +133,8 @@ TEST(RegionBoundsTest, AnyTwoNumbersMayBeAskedAbout) {
   }
   EXPECT_FALSE(table.Overlaps(Region(kMax, kMin)));
   EXPECT_EQ(table.Overlap(Region(kMin, kMax)), table);
-  EXPECT_FALSE(table.CanBeCut(kMin));
-  EXPECT_FALSE(table.CanBeCut(kMax));
+  EXPECT_FALSE(table.CanBeSplit(kMin));
+  EXPECT_FALSE(table.CanBeSplit(kMax));
   EXPECT_THAT(Region::First(kMax).Pieces(kMax - 1),
               ElementsAre(Region(0, kMax - 1), Region(kMax - 1, kMax)));
 }

@@ -275,15 +275,22 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     }
     const Shard::Mean of_parts = {
         .parts = gradients, .count = workers, .workers = workers};
-    ASSERT_TRUE(of_each.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap).ok());
+    ASSERT_TRUE(
+        of_each.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap)
+            .ok());
     Payload sum;
-    ASSERT_TRUE(adding.ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap, &sum).ok());
+    ASSERT_TRUE(
+        adding
+            .ApplyMean(optimizer, of_parts, {.learning_rate = 0.3}, heap, &sum)
+            .ok());
     ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
-    ASSERT_TRUE(of_sum.ApplyMean(optimizer,
-                     {.parts = absl::MakeConstSpan(&sum, 1),
-                      .count = workers,
-                      .workers = workers},
-                     {.learning_rate = 0.3}, heap).ok());
+    ASSERT_TRUE(of_sum
+                    .ApplyMean(optimizer,
+                               {.parts = absl::MakeConstSpan(&sum, 1),
+                                .count = workers,
+                                .workers = workers},
+                               {.learning_rate = 0.3}, heap)
+                    .ok());
     for (const Shard* const other : {&of_sum, &adding}) {
       ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
       for (size_t i = 0; i < of_each.slots().size(); ++i)

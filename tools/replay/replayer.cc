@@ -364,7 +364,8 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
       {.parts = gradients,
        .count = static_cast<int>(gradients.size()),
        .workers = workers},
-      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}), heap));
+      update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
+      heap));
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

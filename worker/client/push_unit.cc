@@ -25,7 +25,7 @@ PushEntry PushEntry::SplitAt(const ShardSplit& split) {
         entry.elements = static_cast<size_t>(part.size());
       };
       const auto parts =
-          region.CutAfter(static_cast<int64_t>(split.kept_elements));
+          region.SplitAfter(static_cast<int64_t>(split.kept_elements));
       take(*this, parts.first);
       take(rest, parts.second);
       break;

@@ -59,7 +59,7 @@ Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
     change.splits.push_back({.kept = kept,
                              .cut_off = cut_off,
                              .kept_elements = static_cast<size_t>(
-                                 region.Cut(split.at()).first.size())});
+                                 region.SplitAt(split.at()).first.size())});
   }
   absl::erase_if(newer_, [&](const auto& entry) {
     return entry.second.as_of <= ViewIsAsOf(entry.first);

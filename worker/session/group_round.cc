@@ -155,8 +155,9 @@ absl::Status GroupRound::Perform(const WorkerCore::ReadState& action) {
   for (const ShardId shard : action.shards) {
     SL_ASSIGN_OR_RETURN(ClientCore::ShardValue state,
                         replica_->Give(*action.view, shard));
-    moved.bytes += static_cast<int64_t>(action.view->shard(shard).region.DenseBytes() *
-                                        (1 + state.slots.size()));
+    moved.bytes +=
+        static_cast<int64_t>(action.view->shard(shard).region.DenseBytes() *
+                             (1 + state.slots.size()));
     shards.push_back({.shard = shard, .state = std::move(state)});
   }
   loop_.Tell(

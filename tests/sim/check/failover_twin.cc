@@ -87,7 +87,7 @@ void FailoverTwin::OnPromoted(Owner owner, int32_t id, const View& view,
   for (int i = 0; i < view.proto().split_size(); ++i) {
     const wire::Split& split = view.proto().split(i);
     if (ShardId{split.shard()} != next.range.shard ||
-        !next.range.region.CanBeCut(split.at())) {
+        !next.range.region.CanBeSplit(split.at())) {
       continue;
     }
     ShardTwin rest = SplitTwin(view, split, first + i, &next);
