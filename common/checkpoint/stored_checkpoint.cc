@@ -140,19 +140,26 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
                      "; the table has ", pieces.elements, " elements"));
   }
   ShardState shard = {.table = table, .begin = begin, .end = end, .values = {}};
-  const int tensors = with_slots ? 1 + pieces.slots : 1;
+  auto at = std::prev(pieces.by_begin.upper_bound(begin));
+  const int tensors = with_slots ? at->second.piece->tensors() : 1;
   std::vector<Payload> to;
   for (int i = 0; i < tensors; ++i) {
     to.push_back(
         Payload::Allocate(static_cast<size_t>((end - begin) * kFloatBytes)));
   }
   RunningRmsOfParts rms;
-  auto at = std::prev(pieces.by_begin.upper_bound(begin));
+  TurnsOfPieces turns;
   for (; at != pieces.by_begin.end() && at->first < end; ++at) {
     const auto& [file, piece] = at->second;
     const int64_t from = std::max(begin, piece->begin);
     const int64_t until = std::min(end, piece->end);
     const int64_t bytes = (until - from) * kFloatBytes;
+    if (with_slots) {
+      SL_RETURN_IF_ERROR(Annotate(
+          turns.Add(piece->turns.has_value() ? &*piece->turns : nullptr,
+                    until - from),
+          absl::StrCat(folder_, ": ", RangeText(table, begin, end))));
+    }
     StateHasher hasher(piece->version);
     for (int i = 0; i < tensors; ++i) {
       std::byte* const target =
@@ -161,7 +168,7 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
       hasher.Add(target, static_cast<size_t>(bytes));
     }
     const bool all = from == piece->begin && until == piece->end &&
-                     tensors == 1 + piece->slots;
+                     tensors == piece->tensors();
     if (all && hasher.Hash() != piece->hash)
       return file->Damaged(*piece, hasher.Hash());
     shard.version = std::max(shard.version, piece->version);
@@ -169,8 +176,15 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
   }
   shard.running_rms = rms.Whole();
   shard.values = std::move(to.front());
+  if (!with_slots) return shard;
+  const auto end_of_slots = to.begin() + 1 + pieces.slots;
   shard.slots = {std::make_move_iterator(to.begin() + 1),
-                 std::make_move_iterator(to.end())};
+                 std::make_move_iterator(end_of_slots)};
+  if (std::optional<wire::Turns> whole = turns.Whole(); whole.has_value()) {
+    shard.turns = StoredTurns{.turns = *std::move(whole),
+                              .tensors = {std::make_move_iterator(end_of_slots),
+                                          std::make_move_iterator(to.end())}};
+  }
   return shard;
 }
 
