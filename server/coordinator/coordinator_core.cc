@@ -82,6 +82,10 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .host_has_joined = options.host_has_joined,
                 .found_within = options.found_within}),
       kept_view_(&members_, &editor_),
+      delays_({.source = options.delays,
+               .workers = options.workers,
+               .seed = options.seed,
+               .resume = options.resume}),
       formation_({.workers = options.workers,
                   .lease = options.lease,
                   .start_timeout = options.start_timeout,
@@ -89,16 +93,14 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                   .servers_need_each_other =
                       options.replicas > 0 || options.rebalance.config.mode() ==
                                                   config::Rebalance::AUTO,
-                  .delays = options.delays,
-                  .seed = options.seed,
                   .resume = options.resume,
                   .resume_folder = options.resume_folder},
-                 &members_, &editor_),
+                 &delays_, &members_, &editor_),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .servers_look_at_gradients = options.gradient_bound.has_value(),
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
-             &members_, &editor_),
+             &delays_, &members_, &editor_),
       accounts_(options.build, &members_, &editor_),
       outcome_(options.stop, options.clock, &members_, &accounts_, &modes_,
                &editor_),
@@ -445,7 +447,8 @@ void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
         wire::JobEnd::WORKER_LOST,
         absl::StrCat(LostText(gone),
                      "; the job's delays are given, and the others cannot go "
-                     "on without its gradients: start the job again"));
+                     "on without its gradients: go on from the last checkpoint "
+                     "with --restore, or start the job again"));
     PutWho(gone.member, &end);
     return editor_.End(std::move(end));
   }
