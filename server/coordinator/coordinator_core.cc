@@ -448,7 +448,7 @@ void CoordinatorCore::EndIfNoWorkerCanGoOn(const GoneMember& gone,
         absl::StrCat(LostText(gone),
                      "; the job's delays are given, and the others cannot go "
                      "on without its gradients: go on from the last checkpoint "
-                     "with --restore, or start the job again"));
+                     "with --resume, or start the job again"));
     PutWho(gone.member, &end);
     return editor_.End(std::move(end));
   }
