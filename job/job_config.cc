@@ -144,8 +144,7 @@ void CheckParts(const config::ClusterConfig& config,
   CheckWindow(config.limits(), problems.In("limits"));
   CheckRebalance(config.rebalance(), problems.In("rebalance"));
   CheckCheckpoint(config.checkpoint(),
-                  {.given_delays = sync.has_delays(),
-                   .elastic = config.data().sampling() == config::Data::ELASTIC,
+                  {.elastic = config.data().sampling() == config::Data::ELASTIC,
                    .evaluates = EvaluatesBeforeEnd(config)},
                   problems.In("checkpoint"));
 }

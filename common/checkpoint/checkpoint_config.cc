@@ -1,6 +1,5 @@
 #include "common/checkpoint/checkpoint_config.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/config/block/bounds.h"
 
 namespace slackline {
@@ -21,12 +20,6 @@ void CheckCheckpoint(const config::Checkpoint& checkpoint,
                    {"every_seconds", checkpoint.has_every_seconds()},
                    {"best_by", checkpoint.has_best_by()}};
   for (const auto& [field, given] : intervals) {
-    if (given && context.given_delays) {
-      problems.Add(field,
-                   "there are no checkpoints with given delays, which need "
-                   "older versions of the parameters than a checkpoint has; "
-                   "leave it out, or choose another mode than sync.delays");
-    }
     if (given && context.elastic) {
       problems.Add(field,
                    "there are no checkpoints with data.sampling: ELASTIC, "
@@ -49,13 +42,10 @@ void CheckCheckpoint(const config::Checkpoint& checkpoint,
                  "value is LOSS_UNSPECIFIED; FAIL or RESTORE is required");
   }
   if (checkpoint.on_server_loss() == config::Checkpoint::RESTORE &&
-      (context.given_delays || context.elastic)) {
+      context.elastic) {
     problems.Add("on_server_loss",
-                 absl::StrCat("there are no checkpoints with ",
-                              context.elastic ? "data.sampling: ELASTIC"
-                                              : "given delays",
-                              ", so no job can be restored from one; leave it "
-                              "out"));
+                 "there are no checkpoints with data.sampling: ELASTIC, so no "
+                 "job can be restored from one; leave it out");
   }
   const char* const fix = "leave it out for none of these";
   if (checkpoint.has_every_steps()) {

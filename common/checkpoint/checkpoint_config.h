@@ -8,8 +8,7 @@ namespace slackline {
 
 // What decides, beside the block itself, whether checkpoints can be taken.
 struct CheckpointContext {
-  bool given_delays = false;  // sync.delays
-  bool elastic = false;       // data.sampling is ELASTIC.
+  bool elastic = false;  // data.sampling is ELASTIC.
   // The job evaluates its model before its end. True if that is not known.
   bool evaluates = true;
 };

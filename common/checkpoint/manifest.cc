@@ -87,6 +87,11 @@ std::string WhyNoNumbers(const checkpoint::Manifest& manifest) {
     return absl::StrCat("seconds is ", manifest.seconds(),
                         "; at least 0 is required");
   }
+  if (const Clock first = manifest.delays().first();
+      first < 0 || first > manifest.steps_total()) {
+    return absl::StrCat("the delays begin at clock ", first, "; 0 to ",
+                        manifest.steps_total(), " is required");
+  }
   std::set<int32_t> ranks;
   for (const checkpoint::WorkerClock& worker : manifest.worker()) {
     if (worker.rank() < 0 || worker.rank() >= kWorkersMax ||

@@ -45,22 +45,39 @@ std::string TensorName(absl::string_view piece, int slot) {
   return absl::StrCat(piece, "/", slot);
 }
 
+std::string TurnTensorName(absl::string_view piece, int tensor) {
+  return absl::StrCat(piece, "/turns/", tensor);
+}
+
+// All that lies behind the values, in its order.
+std::vector<Payload> BehindValues(const ShardState& shard) {
+  std::vector<Payload> tensors = shard.slots;
+  if (shard.turns.has_value()) {
+    tensors.insert(tensors.end(), shard.turns->tensors.begin(),
+                   shard.turns->tensors.end());
+  }
+  return tensors;
+}
+
 std::string PieceName(const PartFile::Piece& piece) {
   return PieceName(piece.table, piece.region);
 }
 
-// Of its values and slots.
+// Of its values, slots and turns.
 int64_t BytesOf(const PartFile::Piece& piece) {
-  return static_cast<int64_t>(piece.region.DenseBytes()) * (1 + piece.slots);
+  return static_cast<int64_t>(piece.region.DenseBytes()) * piece.tensors();
 }
 
-std::string MetadataText(Version version, uint64_t hash,
-                         const RunningRms& rms) {
-  std::string text = absl::StrFormat("version %d, hash %016x", version, hash);
-  if (rms != RunningRms()) {
+// Of the piece's version, hash, running root mean square and turns.
+std::string MetadataText(const PartFile::Piece& piece) {
+  std::string text =
+      absl::StrFormat("version %d, hash %016x", piece.version, piece.hash);
+  if (const RunningRms& rms = piece.running_rms; rms != RunningRms()) {
     absl::StrAppendFormat(&text, ", rms %016x of %d",
                           absl::bit_cast<uint64_t>(rms.mean()), rms.count());
   }
+  if (piece.turns.has_value())
+    absl::StrAppend(&text, ", turns ", TurnsText(*piece.turns));
   return text;
 }
 
@@ -78,24 +95,32 @@ bool ParseRunningRms(absl::string_view text, RunningRms* rms) {
   return std::isfinite(mean) && mean >= 0 && count <= kVersionMax;
 }
 
+// Takes what is before the next comma.
+absl::string_view TakeField(absl::string_view* text) {
+  const size_t end = std::min(text->find(','), text->size());
+  const absl::string_view field = text->substr(0, end);
+  text->remove_prefix(end);
+  return field;
+}
+
 // Reads from the front what MetadataText() has written, and nothing else.
-bool ParseMetadataText(const std::string& text, Version* version,
-                       uint64_t* hash, RunningRms* rms) {
+bool ParseMetadataText(const std::string& text, PartFile::Piece* piece) {
   absl::string_view rest = text;
-  if (!absl::ConsumePrefix(&rest, "version ")) return false;
-  const size_t comma = rest.find(',');
-  if (comma == absl::string_view::npos ||
-      !absl::SimpleAtoi(rest.substr(0, comma), version)) {
+  if (!absl::ConsumePrefix(&rest, "version ") ||
+      !absl::SimpleAtoi(TakeField(&rest), &piece->version) ||
+      !absl::ConsumePrefix(&rest, ", hash ") ||
+      !absl::SimpleHexAtoi(TakeField(&rest), &piece->hash)) {
     return false;
   }
-  rest.remove_prefix(comma);
-  if (!absl::ConsumePrefix(&rest, ", hash ")) return false;
-  const size_t end = std::min(rest.find(','), rest.size());
-  if (!absl::SimpleHexAtoi(rest.substr(0, end), hash)) return false;
-  rest.remove_prefix(end);
-  if (absl::ConsumePrefix(&rest, ", rms ") && !ParseRunningRms(rest, rms))
+  if (absl::ConsumePrefix(&rest, ", rms ") &&
+      !ParseRunningRms(TakeField(&rest), &piece->running_rms)) {
     return false;
-  return text == MetadataText(*version, *hash, *rms);
+  }
+  if (absl::ConsumePrefix(&rest, ", turns ")) {
+    piece->turns = ParseTurnsText(rest);
+    if (!piece->turns.has_value()) return false;
+  }
+  return text == MetadataText(*piece);
 }
 
 // The table and the elements of "<table>[<begin>, <end>)"; nothing if the name
@@ -174,16 +199,28 @@ absl::StatusOr<checkpoint::Part> WritePart(
       headings.push_back({TensorName(name, static_cast<int>(s)), "F32", shape,
                           shard.slots[s].size()});
     }
-    metadata[name] = MetadataText(
-        shard.version, StateHash(shard.version, shard.values, shard.slots),
-        shard.running_rms);
+    PartFile::Piece piece{
+        .table = shard.table,
+        .region = shard.region,
+        .version = shard.version,
+        .hash = StateHash(shard.version, shard.values, BehindValues(shard)),
+        .running_rms = shard.running_rms};
+    if (shard.turns.has_value()) {
+      piece.turns = shard.turns->turns;
+      for (size_t t = 0; t < shard.turns->tensors.size(); ++t) {
+        headings.push_back({TurnTensorName(name, static_cast<int>(t)), "F32",
+                            shape, shard.turns->tensors[t].size()});
+      }
+    }
+    metadata[name] = MetadataText(piece);
   }
   SL_ASSIGN_OR_RETURN(const std::string header,
                       MakeSafetensorsHeader(path, headings, metadata));
   std::vector<absl::string_view> bytes = {header};
   for (const ShardState& shard : shards) {
     bytes.push_back(BytesOf(shard.values));
-    for (const Payload& slot : shard.slots) bytes.push_back(BytesOf(slot));
+    for (const Payload& tensor : BehindValues(shard))
+      bytes.push_back(BytesOf(tensor));
   }
   SL_RETURN_IF_ERROR(WriteFileAtomically(path, bytes));
   // Its name has to be there, too, when the machine stops.
@@ -269,7 +306,12 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
           path_, absl::string_view(bytes).substr(kSafetensorsSizeBytes),
           static_cast<uint64_t>(part.bytes()) - bytes.size()));
 
-  std::string name;  // Of the last piece.
+  std::string name;      // Of the last piece.
+  int turn_tensors = 0;  // That it has had.
+  const auto is_whole = [&] {
+    return pieces_.empty() ||
+           pieces_.back().tensors() == 1 + pieces_.back().slots + turn_tensors;
+  };
   for (const TensorPlace& tensor : header.tensors) {
     const int64_t offset = static_cast<int64_t>(bytes.size() + tensor.begin);
     const auto bad = [&](absl::string_view what) {
@@ -277,8 +319,14 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
           path_, ": offset ", offset, ": tensor '",
           Shortened(tensor.name, kTensorNameBytesShown), "': ", what));
     };
-    if (pieces_.empty() ||
-        tensor.name != TensorName(name, pieces_.back().slots)) {
+    if (!pieces_.empty() && turn_tensors == 0 &&
+        tensor.name == TensorName(name, pieces_.back().slots)) {
+      ++pieces_.back().slots;
+    } else if (!is_whole()) {
+      if (tensor.name != TurnTensorName(name, turn_tensors))
+        return bad("is not the next tensor of the turns of the one before it");
+      ++turn_tensors;
+    } else {
       std::optional<Piece> piece = ParsePieceName(tensor.name);
       if (!piece.has_value()) {
         return bad(
@@ -290,8 +338,7 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
         return bad(why);
       const auto metadata = header.metadata.find(tensor.name);
       if (metadata == header.metadata.end() ||
-          !ParseMetadataText(metadata->second, &piece->version, &piece->hash,
-                             &piece->running_rms)) {
+          !ParseMetadataText(metadata->second, &*piece)) {
         return bad("the metadata does not give its version and hash");
       }
       if (piece->version > kVersionMax) {
@@ -300,14 +347,18 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
       }
       piece->offset = offset;
       name = tensor.name;
+      turn_tensors = 0;
       pieces_.push_back(*std::move(piece));
-    } else {
-      ++pieces_.back().slots;
     }
     const int64_t elements = pieces_.back().region.size();
     if (tensor.shape != std::vector<int64_t>{elements}) {
       return bad(absl::StrCat("its shape is not [", elements, "]"));
     }
+  }
+  if (!is_whole()) {
+    return absl::DataLossError(
+        absl::StrCat(path_, ": the last shard has ", turn_tensors,
+                     " tensors of its turns, and more are required"));
   }
   if (pieces_.size() != static_cast<size_t>(part.shards()) ||
       header.metadata.size() != pieces_.size()) {
@@ -370,17 +421,22 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
                       .version = piece.version,
                       .values = {},
                       .running_rms = piece.running_rms};
-  for (int tensor = 0; tensor <= piece.slots; ++tensor) {
+  if (piece.turns.has_value())
+    shard.turns = StoredTurns{.turns = *piece.turns, .tensors = {}};
+  for (int tensor = 0; tensor < piece.tensors(); ++tensor) {
     Payload payload = Payload::Allocate(piece.region.DenseBytes());
     SL_RETURN_IF_ERROR(
         ReadTensor(piece, tensor, piece.region, payload.MutableData()));
     if (tensor == 0) {
       shard.values = std::move(payload);
-    } else {
+    } else if (tensor <= piece.slots) {
       shard.slots.push_back(std::move(payload));
+    } else {
+      shard.turns->tensors.push_back(std::move(payload));
     }
   }
-  const uint64_t hash = StateHash(shard.version, shard.values, shard.slots);
+  const uint64_t hash =
+      StateHash(shard.version, shard.values, BehindValues(shard));
   if (hash != piece.hash) return Damaged(piece, hash);
   return shard;
 }
@@ -388,7 +444,7 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
 absl::Status PartFile::ReadTensor(const Piece& piece, int tensor,
                                   const Region& region, std::byte* to) const {
   SL_CHECK(
-      tensor >= 0 && tensor <= piece.slots && piece.region.Contains(region),
+      tensor >= 0 && tensor < piece.tensors() && piece.region.Contains(region),
       PieceName(piece));
   const size_t before =
       static_cast<size_t>(tensor) * piece.region.DenseBytes() +

@@ -6,12 +6,15 @@
 // StateHash() of its bits, so that others can read the tensors and we can see
 // whether they are what was written. Where gradients have been measured there
 // follows ", rms 3fb999999999999a of 120": the bits of RunningRms::mean(), and
-// its count.
+// its count. In a job whose delays are given there follows ", turns 0802...": a
+// wire::Turns as hexadecimal digits; its tensors are
+// "<table>[<begin>, <end>)/turns/<number>", behind the slots.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +51,13 @@ class PartFile {
     int64_t offset = 0;  // Of the values in the file; the slots follow.
     uint64_t hash = 0;
     RunningRms running_rms = {};
+    std::optional<wire::Turns> turns = {};
+
+    // The values, the slots, and those of the turns.
+    int tensors() const {
+      return 1 + slots +
+             (turns.has_value() ? static_cast<int>(TensorCount(*turns)) : 0);
+    }
   };
   // DataLoss names file, offset and bound of what is not as `part` says.
   static absl::StatusOr<std::unique_ptr<PartFile>> Open(
@@ -63,8 +73,9 @@ class PartFile {
   // for a large piece than for a small one.
   absl::Status Check(const Piece& piece) const;
   absl::StatusOr<ShardState> Read(const Piece& piece) const;
-  // A region within the piece: of its values (tensor 0), or of its slot
-  // tensor - 1. It is not checked: the hash is of all of the piece.
+  // A region within the piece: of its values (tensor 0), of its slot
+  // tensor - 1, or, behind the slots, of its turns. It is not checked: the hash
+  // is of all of the piece.
   absl::Status ReadTensor(const Piece& piece, int tensor, const Region& region,
                           std::byte* to) const;
   // What Check() says of a piece with another hash.

@@ -2,10 +2,12 @@
 // from.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/checkpoint/stored_turns.h"
 #include "common/ids.h"
 #include "common/optim/gradient_bound.h"
 #include "common/payload.h"
@@ -23,6 +25,8 @@ struct ShardState {
   std::vector<Payload> slots = {};
   // Of its gradients; none if the job has no bound for them.
   RunningRms running_rms = {};
+  // If the job's delays are given.
+  std::optional<StoredTurns> turns = {};
 };
 
 // The state of all tables. Thread-safe.
@@ -31,8 +35,8 @@ class StoredShards {
   virtual ~StoredShards() = default;
   // That region of the table, however it was cut when it was
   // stored; of several versions the largest, of several running root mean
-  // squares that of all elements, and the smallest count. Errors name what is
-  // missing or damaged.
+  // squares that of all elements, and the smallest count; of several turns as
+  // TurnsOfPieces has it. Errors name what is missing or damaged.
   virtual absl::StatusOr<ShardState> Read(const std::string& table,
                                           const Region& region) const = 0;
 };

@@ -134,25 +134,32 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
                      "; the table has ", pieces.whole.size(), " elements"));
   }
   ShardState shard = {.table = table, .region = region, .values = {}};
-  const int tensors = with_slots ? 1 + pieces.slots : 1;
-  std::vector<Payload> to;
-  for (int i = 0; i < tensors; ++i)
-    to.push_back(Payload::Allocate(region.DenseBytes()));
-  RunningRmsOfParts rms;
   // The first one may begin before the region.
   auto at = pieces.places.lower_bound(region);
   if (at != pieces.places.begin() && std::prev(at)->first.Overlaps(region))
     --at;
+  const int tensors = with_slots ? at->second.piece->tensors() : 1;
+  std::vector<Payload> to;
+  for (int i = 0; i < tensors; ++i)
+    to.push_back(Payload::Allocate(region.DenseBytes()));
+  RunningRmsOfParts rms;
+  TurnsOfPieces turns;
   for (; at != pieces.places.end() && at->first.Overlaps(region); ++at) {
     const auto& [file, piece] = at->second;
     const Region part = region.Overlap(piece->region);
+    if (with_slots) {
+      SL_RETURN_IF_ERROR(Annotate(
+          turns.Add(piece->turns.has_value() ? &*piece->turns : nullptr,
+                    part.size()),
+          absl::StrCat(folder_, ": ", PieceText(table, region))));
+    }
     StateHasher hasher(piece->version);
     for (int i = 0; i < tensors; ++i) {
       std::byte* const target = to[i].MutableData() + region.DenseOffset(part);
       SL_RETURN_IF_ERROR(file->ReadTensor(*piece, i, part, target));
       hasher.Add(target, part.DenseBytes());
     }
-    const bool all = part == piece->region && tensors == 1 + piece->slots;
+    const bool all = part == piece->region && tensors == piece->tensors();
     if (all && hasher.Hash() != piece->hash)
       return file->Damaged(*piece, hasher.Hash());
     shard.version = std::max(shard.version, piece->version);
@@ -160,8 +167,15 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
   }
   shard.running_rms = rms.Whole();
   shard.values = std::move(to.front());
+  if (!with_slots) return shard;
+  const auto end_of_slots = to.begin() + 1 + pieces.slots;
   shard.slots = {std::make_move_iterator(to.begin() + 1),
-                 std::make_move_iterator(to.end())};
+                 std::make_move_iterator(end_of_slots)};
+  if (std::optional<wire::Turns> whole = turns.Whole(); whole.has_value()) {
+    shard.turns = StoredTurns{.turns = *std::move(whole),
+                              .tensors = {std::make_move_iterator(end_of_slots),
+                                          std::make_move_iterator(to.end())}};
+  }
   return shard;
 }
 

@@ -224,11 +224,45 @@ int64_t DelayPlan::kept_versions_max() const {
   return most;
 }
 
+std::vector<Clock> DelayPlan::CutAt(const std::vector<Clock>& at_least) const {
+  SL_CHECK(at_least.size() == static_cast<size_t>(trace_.workers),
+           "a cut of another number of workers");
+  std::vector<Clock> clocks;
+  for (const Clock clock : at_least)
+    clocks.push_back(std::min(std::max(clock, trace_.first), steps_));
+  // Gradients before these clocks have been looked at, and these turns.
+  std::vector<Clock> looked(clocks.size(), trace_.first);
+  std::vector<int64_t> turns(trace_.shards.size(), 0);
+  const auto look_at = [&](size_t gradient) {
+    for (size_t shard = 0; shard < turns.size(); ++shard) {
+      const int64_t before = index_[shard].turns_before[gradient];
+      for (int64_t& turn = turns[shard]; turn < before; ++turn) {
+        const DelayTrace::Update& update =
+            trace_.shards[shard].updates[static_cast<size_t>(turn)];
+        for (const int32_t rank : update.ranks) {
+          Clock& clock = clocks[static_cast<size_t>(rank)];
+          clock = std::max(clock, update.clock + 1);
+        }
+      }
+    }
+  };
+  bool grows = true;
+  while (grows) {
+    grows = false;
+    for (int32_t rank = 0; rank < trace_.workers; ++rank) {
+      Clock& clock = looked[static_cast<size_t>(rank)];
+      for (; clock < clocks[static_cast<size_t>(rank)]; ++clock, grows = true)
+        look_at(GradientId(rank, clock));
+    }
+  }
+  return clocks;
+}
+
 DelayPlan::OfShard::OfShard(const DelayPlan* plan, size_t index)
     : plan_(plan), shard_(&plan->trace_.shards[index]), index_(index) {}
 
 DelayPlan::OfShard DelayPlan::Of(ShardId shard) const {
-  return {this, trace_.any_model ? 0 : static_cast<size_t>(shard)};
+  return {this, static_cast<size_t>(TracedAs(shard))};
 }
 
 int64_t DelayPlan::OfShard::TurnsBefore(int32_t rank, Clock clock) const {

@@ -35,12 +35,26 @@ class DelayPlan {
   Clock steps() const { return steps_; }
   // It says what happens to that shard.
   bool Has(ShardId shard) const;
+  // Whose turns a shard that it Has() takes: delays by name are those of one
+  // shard, which stands for all.
+  ShardId TracedAs(ShardId shard) const {
+    return trace_.any_model ? ShardId{0} : shard;
+  }
   // OK if it says what happens to a model of so many shards.
   absl::Status CheckShards(int shards) const;
   // Versions of a shard that have to be kept at the same time for gradients
   // that are still to be computed from them, in the worst case; of the shard
   // that needs most, the present one not counted.
   int64_t kept_versions_max() const;
+
+  // Where a checkpoint can be cut: the clock of each worker, by rank, before
+  // which all of its gradients are in the checkpoint, and no others. They are
+  // the smallest clocks, none of them below that of `at_least`, with which
+  // whatever these gradients are computed from is made of these gradients. A
+  // common clock would not do: a gradient of it may be computed from another
+  // worker's gradient of a later clock, for which it would wait for ever.
+  // `at_least` has a clock for each worker.
+  std::vector<Clock> CutAt(const std::vector<Clock>& at_least) const;
 
   struct Reader {
     int64_t turns = 0;  // It is computed from the version after so many.

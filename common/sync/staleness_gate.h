@@ -36,6 +36,7 @@ struct GatedPull {
   Clock needed = 0;    // Of every participant.
   Clock complete = 0;  // Of the shard: clocks below it are complete.
   bool state = false;  // Optimizer slots, too.
+  bool join = false;   // The worker is to be told its first clock.
   bool exact = false;  // As wire::Pull::Step says.
   // When it was asked for, first: carried for whoever answers it.
   absl::Time since = absl::InfiniteFuture();

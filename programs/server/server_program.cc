@@ -33,12 +33,6 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
     const std::string& root, bool joins) {
   if (flags.resume.empty() && !flags.restore) return nullptr;
   const std::string flag = flags.restore ? "--restore" : "--resume";
-  if (config.sync().has_delays()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag,
-        ": the job has given delays (sync.delays), which begin at its first "
-        "step; give it a mode"));
-  }
   if (flags.restore && root.empty()) {
     return absl::InvalidArgumentError(
         "--restore: the job has no folder of checkpoints; name one in "

@@ -102,9 +102,7 @@ void Checkpointer::OnRunning(const Moment& moment,
   stride_ = StrideOf(config, editor_->view());
   if (stride_ == 0 && !config.has_every_seconds() && !config.has_best_by())
     return;
-  const bool never = options_.root.empty() || editor_->view().elastic() ||
-                     modes_->follows_given_delays();
-  if (never) {
+  if (options_.root.empty() || editor_->view().elastic()) {
     stride_ = 0;
     best_.Stop();
     effects->warnings.push_back(
@@ -278,6 +276,7 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
     if (manifest_.worker_size() == 1 || until.clock() < manifest_.clock())
       manifest_.set_clock(until.clock());
   }
+  modes_->PutDelays(&manifest_);
   for (const wire::Table& table : view.table()) {
     checkpoint::Table& kept = *manifest_.add_table();
     kept.set_name(table.name());
@@ -668,8 +667,7 @@ void Checkpointer::Restore(const coordinator::CheckpointsState& state,
   cut_ = state.cut();
   manifest_.set_clock(state.clock());
   stride_ = StrideOf(options_.config, editor_->view());
-  if (options_.root.empty() || editor_->view().elastic() ||
-      modes_->follows_given_delays()) {
+  if (options_.root.empty() || editor_->view().elastic()) {
     stride_ = 0;
   } else {
     Schedule(0, now);

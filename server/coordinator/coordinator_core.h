@@ -76,6 +76,7 @@
 #include "server/coordinator/gradient_watch.h"
 #include "server/coordinator/hold_ups.h"
 #include "server/coordinator/inspections.h"
+#include "server/coordinator/job_delays.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/kept_job.h"
 #include "server/coordinator/kept_view.h"
@@ -262,6 +263,7 @@ class CoordinatorCore {
   ViewFeed feed_;
   Membership members_;
   KeptView kept_view_;
+  JobDelays delays_;
   Formation formation_;
   ModeControl modes_;
   MemberAccounts accounts_;

@@ -23,9 +23,10 @@ constexpr int kLinkLeases = 2;
 
 }  // namespace
 
-Formation::Formation(const Options& options, Membership* members,
-                     ViewEditor* editor)
+Formation::Formation(const Options& options, JobDelays* delays,
+                     Membership* members, ViewEditor* editor)
     : options_(options),
+      delays_(delays),
       members_(members),
       editor_(editor),
       links_({.lease = options.lease,
@@ -140,12 +141,9 @@ bool Formation::PlaceWorkers(const std::string& data,
   if (options_.resume != nullptr) GoOnFromCheckpoint(data, data_hash, effects);
   if (editor_->ended()) return false;
   const wire::View& view = editor_->view();
-  if (const wire::Phase* const given = GivenDelaysPhase(view)) {
-    const std::string unfit = WhyDelaysUnfit(given->from(), effects);
-    if (!unfit.empty()) {
-      editor_->End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
-      return false;
-    }
+  if (const std::string unfit = WhyDelaysUnfit(effects); !unfit.empty()) {
+    editor_->End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
+    return false;
   }
   Clock begins_at = view.steps_total();
   for (const wire::WorkerMember& worker : view.worker())
@@ -160,7 +158,9 @@ void Formation::GoOnFromCheckpoint(const std::string& data,
   const wire::View& view = editor_->view();
   const checkpoint::Manifest& manifest = *options_.resume;
   const std::string& folder = options_.resume_folder;
-  if (const std::string why = WhyNotFrom(manifest, view); !why.empty()) {
+  std::string why = delays_->WhyNotResumed(view);
+  if (why.empty()) why = WhyNotFrom(manifest, view);
+  if (!why.empty()) {
     return editor_->End(
         JobEndOf(wire::JobEnd::NOT_FORMED,
                  absl::StrCat("the job cannot go on from checkpoint ", folder,
@@ -193,18 +193,15 @@ void Formation::GoOnFromCheckpoint(const std::string& data,
       " of ", end, smallest == end ? ": nothing is left to do" : ""));
 }
 
-std::string Formation::WhyDelaysUnfit(Clock from,
-                                      CoordinatorEffects* effects) const {
-  SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
+std::string Formation::WhyDelaysUnfit(CoordinatorEffects* effects) const {
   const wire::View& view = editor_->view();
+  if (GivenDelaysPhase(view) == nullptr) return "";
   if (view.elastic()) {
     return "the job cannot follow the delays that are given: with elastic "
            "sampling nobody knows which worker does which step; take static "
            "sampling";
   }
-  const absl::StatusOr<std::shared_ptr<const DelayPlan>> plan =
-      options_.delays->PlanFor(options_.workers, from, view.steps_total(),
-                               options_.seed);
+  const absl::StatusOr<const DelayPlan*> plan = delays_->PlanOf(view);
   const absl::Status fits = plan.ok()
                                 ? (*plan)->CheckShards(view.owner_server_size())
                                 : plan.status();

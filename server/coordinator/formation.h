@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/delays/delay_source.h"
 #include "common/ids.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/view.pb.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/job_delays.h"
 #include "server/coordinator/link_check.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/part.h"
@@ -34,13 +34,12 @@ class Formation : public CoordinatorPart {
     absl::Duration start_timeout = absl::Seconds(60);
     bool try_links = false;
     bool servers_need_each_other = true;  // As in LinkCheck::Options.
-    std::shared_ptr<const DelaySource> delays = nullptr;
-    uint64_t seed = 0;
     std::shared_ptr<const checkpoint::Manifest> resume = nullptr;
     std::string resume_folder = {};
   };
-  // `members` and `editor` outlive it.
-  Formation(const Options& options, Membership* members, ViewEditor* editor);
+  // All of them outlive it.
+  Formation(const Options& options, JobDelays* delays, Membership* members,
+            ViewEditor* editor);
 
   // This coordinator begins: its time to form the job counts from here.
   void Start(absl::Time awake_now) { started_ = awake_now; }
@@ -90,11 +89,12 @@ class Formation : public CoordinatorPart {
   // it cannot.
   void GoOnFromCheckpoint(const std::string& data, const std::string& data_hash,
                           CoordinatorEffects* effects);
-  // Empty, or why the tables and steps of this job do not fit its delays, which
-  // hold from that clock on. Says what it takes to keep to them.
-  std::string WhyDelaysUnfit(Clock from, CoordinatorEffects* effects) const;
+  // Empty, or why the tables and steps of this job do not fit its delays, if
+  // they are given. Says what it takes to keep to them.
+  std::string WhyDelaysUnfit(CoordinatorEffects* effects) const;
 
   const Options options_;
+  JobDelays* const delays_;
   Membership* const members_;
   ViewEditor* const editor_;
   LinkCheck links_;

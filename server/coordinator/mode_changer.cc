@@ -83,9 +83,9 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
       ConfiguredMode(sync_.phase_size() == 0
                          ? static_cast<const google::protobuf::Message&>(sync_)
                          : sync_.phase(0));
-  const bool from_worker = BeginsWithWorker(editor->view()) &&
-                           !sync_.has_auto_() &&
-                           !WorkersHaveModel(RuleOf(first).StepOf(from));
+  const bool from_worker =
+      (BeginsWithWorker(editor->view()) || delays_->BeganWithWorker()) &&
+      !sync_.has_auto_() && !WorkersHaveModel(RuleOf(first).StepOf(from));
   if (from_worker) {  // One step brings them to the others and the servers.
     add(allreduce);
     from = 1;
@@ -358,6 +358,9 @@ void ModeChanger::SettleAt(Clock from, ViewEditor* editor, News* news) {
 std::optional<wire::Cut> ModeChanger::CutOf(
     const std::vector<Worker>& workers, const ClockAgreement::Limits& limits,
     const wire::View& view) const {
+  const absl::StatusOr<const DelayPlan*> plan = delays_->PlanOf(view);
+  SL_CHECK(plan.ok(), plan.status().ToString());  // The job has begun with it.
+  if (*plan != nullptr) return CutOfPlan(**plan, workers, limits, view);
   wire::Cut cut;
   cut.set_number(view.cut().number() + 1);
   const wire::Phase& phase = view.phase(view.entered());
@@ -386,6 +389,32 @@ std::optional<wire::Cut> ModeChanger::CutOf(
   if (clock >= EndOf(view)) return std::nullopt;
   cut.set_clock(clock);
   cut.set_by_worker(WorkersHaveModel(StepAt(view, clock - 1)));
+  return cut;
+}
+
+std::optional<wire::Cut> ModeChanger::CutOfPlan(
+    const DelayPlan& plan, const std::vector<Worker>& workers,
+    const ClockAgreement::Limits& limits, const wire::View& view) {
+  // Who is gone has done all of its steps, or the job would have ended.
+  const auto count = static_cast<size_t>(plan.workers());
+  std::vector<Clock> at_least(count, EndOf(view));
+  std::vector<Incarnation> lives(count, 0);
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const auto rank = static_cast<size_t>(workers[i].rank);
+    at_least.at(rank) = limits.of[i];
+    lives.at(rank) = workers[i].incarnation;
+  }
+  const std::vector<Clock> clocks = plan.CutAt(at_least);
+  if (*std::min_element(clocks.begin(), clocks.end()) >= EndOf(view))
+    return std::nullopt;
+  wire::Cut cut;
+  cut.set_number(view.cut().number() + 1);
+  for (size_t rank = 0; rank < count; ++rank) {
+    wire::Cut::Until& until = *cut.add_until();
+    until.set_rank(static_cast<int32_t>(rank));
+    until.set_incarnation(lives[rank]);
+    until.set_clock(clocks[rank]);
+  }
   return cut;
 }
 

@@ -29,6 +29,7 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/clock_agreement.h"
+#include "server/coordinator/job_delays.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
@@ -44,7 +45,9 @@ class ModeChanger {
     std::string cut_dropped;
   };
 
-  explicit ModeChanger(const config::Sync& sync) : sync_(sync) {}
+  // `delays` outlives it.
+  ModeChanger(const config::Sync& sync, JobDelays* delays)
+      : sync_(sync), delays_(delays) {}
 
   // The job begins to run: lists the config's phases in the view, which has the
   // steps already. Returns sentences about phases that will not be.
@@ -156,6 +159,11 @@ class ModeChanger {
   std::optional<wire::Cut> CutOf(const std::vector<Worker>& workers,
                                  const ClockAgreement::Limits& limits,
                                  const wire::View& view) const;
+  // The cut of a job whose delays are given: each worker has a clock of its own
+  // there, too, which is often beyond where it has promised to stop.
+  static std::optional<wire::Cut> CutOfPlan(
+      const DelayPlan& plan, const std::vector<Worker>& workers,
+      const ClockAgreement::Limits& limits, const wire::View& view);
   void SettleCut(const wire::Cut& cut, ViewEditor* editor, News* news);
 
   // Each true if the view changed.
@@ -169,6 +177,7 @@ class ModeChanger {
                            const wire::View& view) const;
 
   const config::Sync sync_;
+  JobDelays* const delays_;
   ClockAgreement agreement_;
   // After that one, the cut before the end. Why.
   std::optional<std::string> want_cut_;

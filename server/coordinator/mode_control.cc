@@ -30,12 +30,13 @@ wire::Entered Bounded(wire::Entered entered) {
 
 }  // namespace
 
-ModeControl::ModeControl(const Options& options, const Membership* members,
-                         ViewEditor* editor)
+ModeControl::ModeControl(const Options& options, JobDelays* delays,
+                         const Membership* members, ViewEditor* editor)
     : options_(options),
+      delays_(delays),
       members_(members),
       editor_(editor),
-      changer_(options.sync) {}
+      changer_(options.sync, delays) {}
 
 std::vector<ModeChanger::Worker> ModeControl::Workers() const {
   std::vector<ModeChanger::Worker> workers;
@@ -202,12 +203,6 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
 }
 
 absl::Status ModeControl::MayCut() const {
-  if (follows_given_delays()) {
-    return absl::FailedPreconditionError(
-        "the job's delays are given, from its first to its last step, and "
-        "gradients of early steps may have their turn late; it has no "
-        "checkpoints");
-  }
   return changer_.MayCut(editor_->view(), Workers());
 }
 

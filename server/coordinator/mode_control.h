@@ -33,9 +33,9 @@ class ModeControl : public CoordinatorPart {
     bool servers_look_at_gradients = false;
     absl::Duration heartbeat = absl::Seconds(1);
   };
-  // `members` and `editor` outlive it.
-  ModeControl(const Options& options, const Membership* members,
-              ViewEditor* editor);
+  // All of them outlive it.
+  ModeControl(const Options& options, JobDelays* delays,
+              const Membership* members, ViewEditor* editor);
 
   // The job begins to run: the view has its length.
   void Start(CoordinatorEffects* effects);
@@ -75,8 +75,13 @@ class ModeControl : public CoordinatorPart {
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
   // The job's delays are given: there is no other mode, every worker has to
-  // stay, none comes later, and there are no checkpoints.
+  // stay, and none comes later.
   bool follows_given_delays() const;
+
+  // What a manifest says of the delays, if they are given.
+  void PutDelays(checkpoint::Manifest* manifest) const {
+    delays_->Put(editor_->view(), manifest);
+  }
 
   // As in ModeChanger.
   absl::Status MayMove() const;
@@ -100,6 +105,7 @@ class ModeControl : public CoordinatorPart {
                      CoordinatorEffects* effects);
 
   const Options options_;
+  JobDelays* const delays_;
   const Membership* const members_;
   ViewEditor* const editor_;
   ModeChanger changer_;

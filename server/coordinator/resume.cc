@@ -64,10 +64,6 @@ std::string WhyNotFrom(const checkpoint::Manifest& manifest,
     return "with elastic sampling nobody knows which examples were done before "
            "it; take static sampling";
   }
-  if (GivenDelaysPhase(view) != nullptr) {
-    return "delays are given for a whole job, from its first to its last step; "
-           "start the job anew, without the checkpoint";
-  }
   if (const Clock clock = ScaledClock(manifest, view);
       clock > view.steps_total()) {
     return absl::StrCat("it is at step ", clock, ", and the job has ",

@@ -8,6 +8,7 @@
 #include "common/io/state_hash.h"
 #include "common/status.h"
 #include "server/shard/refusals.h"
+#include "server/shard/shard_codec.h"
 
 namespace slackline {
 namespace {
@@ -375,17 +376,14 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
   }
   UpdateOrder& order = orders_.OfValues();
   // A late copy.
-  if (!pull.has_state() &&
-      order.IsOver(pull.step().clock(), *participant, machine_)) {
+  const Clock step =
+      pull.has_join() ? participant->joined_at : pull.step().clock();
+  if (!pull.has_state() && order.IsOver(step, *participant, machine_))
     return Retry();
-  }
   const GatedPull gated = Gated(who, pull, terms, call);
   if (StalenessGate::Admits(machine_.participants(), order.Progress(machine_),
                             gated)) {
-    AnswerPull(
-        gated,
-        pull.has_join() ? participant->joined_at : machine_.complete_clock(),
-        call);
+    AnswerPull(gated, call);
   } else if (!gate_.Park(gated)) {
     // Asked again: say what it waits for, so that a person can be told.
     call.effects.still_parked.emplace(
@@ -405,10 +403,11 @@ GatedPull ServedShard::Gated(const WorkerLife& who, const wire::Pull& pull,
     gated.clock = gated.own_clock = gated.needed = pull.state().clock();
     return gated;
   }
+  gated.join = pull.has_join();
   gated.clock = pull.step().clock();  // 0 of a worker that joins.
   gated.own_clock = pull.step().own_clock();
   gated.exact = pull.step().exact();
-  orders_.OfValues().Gate(terms, pull.has_join(), machine_, &gated);
+  orders_.OfValues().Gate(terms, machine_, &gated);
   return gated;
 }
 
@@ -417,8 +416,7 @@ void ServedShard::ReleaseParked(std::optional<Rank> changed, const Call& call) {
   std::vector<GatedPull> admitted;
   gate_.Release(machine_.participants(), orders_.OfValues().Progress(machine_),
                 changed, &admitted);
-  for (const GatedPull& pull : admitted)
-    AnswerPull(pull, machine_.complete_clock(), call);
+  for (const GatedPull& pull : admitted) AnswerPull(pull, call);
 }
 
 Payload ServedShard::RoundedOf(const ShardVersion& told) {
@@ -431,9 +429,11 @@ Payload ServedShard::RoundedOf(const ShardVersion& told) {
   return rounded_->values;
 }
 
-void ServedShard::AnswerPull(const GatedPull& pull, Clock shard_clock,
-                             const Call& call) {
+void ServedShard::AnswerPull(const GatedPull& pull, const Call& call) {
   const Shard& shard = machine_.shard();
+  const Participant* const joined =
+      pull.join ? Find({.rank = pull.rank, .incarnation = pull.incarnation})
+                : nullptr;
   UpdateOrder& order = orders_.OfValues();
   const ShardVersion told =
       pull.state
@@ -442,7 +442,8 @@ void ServedShard::AnswerPull(const GatedPull& pull, Clock shard_clock,
   const bool as_they_are = pull.state || pull.exact;
   Answer& answer = call.effects.answers.emplace_back(
       Answer{.pull = pull,
-             .shard_clock = shard_clock,
+             .shard_clock = joined != nullptr ? joined->joined_at
+                                              : machine_.complete_clock(),
              .version = told.version,
              .values = as_they_are ? told.values : RoundedOf(told)});
   if (!as_they_are) answer.kind = rules_->pulled_as;
@@ -508,6 +509,8 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
                    .values = shard.values(),
                    .slots = shard.slots(),
                    .running_rms = machine->running_rms()};
+  if (machine->turns() != nullptr)
+    state.turns = EncodeTurns(machine->turns()->state());
   cut_.reset();
   return state;
 }

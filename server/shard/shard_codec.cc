@@ -126,7 +126,7 @@ absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
   return absl::OkStatus();
 }
 
-wire::Turns EncodeTurns(const TurnState& turns) {
+wire::Turns MessageOf(const TurnState& turns) {
   wire::Turns message;
   message.set_plan(static_cast<int32_t>(turns.plan));
   message.set_over(turns.over);
@@ -147,8 +147,22 @@ wire::Turns EncodeTurns(const TurnState& turns) {
   return message;
 }
 
+std::vector<Payload> TensorsOf(const TurnState& turns) {
+  std::vector<Payload> tensors;
+  for (const auto& [key, waiting] : turns.waiting)
+    tensors.push_back(waiting.gradient);
+  for (const auto& [turns_before, kept] : turns.kept)
+    tensors.push_back(kept.values);
+  if (const std::vector<float>& mean = turns.memory.mean; !mean.empty()) {
+    tensors.push_back(
+        Payload::Copy(reinterpret_cast<const std::byte*>(mean.data()),
+                      mean.size() * sizeof(float)));
+  }
+  return tensors;
+}
+
 // Takes the tensors, which are in the order of TensorsOf(), or are none yet.
-TurnState DecodeTurns(const wire::Turns& message, absl::Span<Payload> tensors) {
+TurnState StateOf(const wire::Turns& message, absl::Span<Payload> tensors) {
   size_t next = 0;
   const auto tensor = [&] {
     return tensors.empty() ? Payload() : std::move(tensors[next++]);
@@ -175,17 +189,8 @@ TurnState DecodeTurns(const wire::Turns& message, absl::Span<Payload> tensors) {
   return turns;
 }
 
-absl::Status CheckTurns(const wire::ShardSnapshot& snapshot,
-                        const UpdateRule& rule) {
-  if (snapshot.has_turns() != (rule.delays != nullptr)) {
-    return Bad(snapshot.has_turns()
-                   ? "turns, and the job's delays are not given"
-                   : "no turns, and the job's delays are given");
-  }
-  if (!snapshot.has_turns()) return absl::OkStatus();
-  const wire::Turns& turns = snapshot.turns();
-  if (snapshot.held_size() > 0)
-    return Bad("held gradients, and the job's delays are given");
+absl::Status CheckTurns(const wire::Turns& turns, const UpdateRule& rule,
+                        Version version, const Participants& participants) {
   // Before anything is made of them: there are no more turns than gradients,
   // and a version is kept of a turn that is over.
   const int64_t gradients = rule.delays->steps() * rule.delays->workers();
@@ -209,16 +214,29 @@ absl::Status CheckTurns(const wire::ShardSnapshot& snapshot,
     }
   }
   for (int i = 0; i < turns.kept_size(); ++i) {
-    if (turns.kept(i).version() > snapshot.version() ||
+    if (turns.kept(i).version() > version ||
         (i > 0 && turns.kept(i - 1).turns() >= turns.kept(i).turns())) {
       return Bad("kept versions are not sorted, or larger than the present");
     }
   }
+  return GivenTurns::Check(rule, StateOf(turns, {}), version, participants);
+}
+
+absl::Status CheckTurns(const wire::ShardSnapshot& snapshot,
+                        const UpdateRule& rule) {
+  if (snapshot.has_turns() != (rule.delays != nullptr)) {
+    return Bad(snapshot.has_turns()
+                   ? "turns, and the job's delays are not given"
+                   : "no turns, and the job's delays are given");
+  }
+  if (!snapshot.has_turns()) return absl::OkStatus();
+  if (snapshot.held_size() > 0)
+    return Bad("held gradients, and the job's delays are given");
   std::vector<Participant> participants;
   for (const wire::ShardParticipant& who : snapshot.participant())
     participants.push_back(FromWire(who));
-  return GivenTurns::Check(
-      rule, DecodeTurns(turns, {}), snapshot.version(),
+  return CheckTurns(
+      snapshot.turns(), rule, snapshot.version(),
       Participants(snapshot.min_clock(), std::move(participants)));
 }
 
@@ -284,7 +302,7 @@ wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
   message.set_running_rms(snapshot.running_rms.mean());
   message.set_running_gradients(snapshot.running_rms.count());
   if (snapshot.turns.has_value())
-    *message.mutable_turns() = EncodeTurns(*snapshot.turns);
+    *message.mutable_turns() = MessageOf(*snapshot.turns);
   return message;
 }
 
@@ -294,25 +312,15 @@ std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot) {
   for (const HeldGradient& held : snapshot.held)
     tensors.push_back(held.gradient);
   if (!snapshot.turns.has_value()) return tensors;
-  for (const auto& [key, waiting] : snapshot.turns->waiting)
-    tensors.push_back(waiting.gradient);
-  for (const auto& [turns, kept] : snapshot.turns->kept)
-    tensors.push_back(kept.values);
-  if (const std::vector<float>& mean = snapshot.turns->memory.mean;
-      !mean.empty()) {
-    tensors.push_back(
-        Payload::Copy(reinterpret_cast<const std::byte*>(mean.data()),
-                      mean.size() * sizeof(float)));
-  }
+  for (Payload& tensor : TensorsOf(*snapshot.turns))
+    tensors.push_back(std::move(tensor));
   return tensors;
 }
 
 size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count) {
   return 1 + static_cast<size_t>(slot_count) +
          static_cast<size_t>(snapshot.held_size()) +
-         static_cast<size_t>(snapshot.turns().waiting_size()) +
-         static_cast<size_t>(snapshot.turns().kept_size()) +
-         (snapshot.turns().remembers() ? 1 : 0);
+         TensorCount(snapshot.turns());
 }
 
 absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
@@ -355,12 +363,25 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
          .rms = snapshot.held(i).rms()});
   }
   if (snapshot.has_turns()) {
-    decoded.turns = DecodeTurns(
+    decoded.turns = StateOf(
         snapshot.turns(),
         absl::MakeSpan(tensors).subspan(
             1 + static_cast<size_t>(slot_count + snapshot.held_size())));
   }
   return decoded;
+}
+
+StoredTurns EncodeTurns(const TurnState& turns) {
+  return {.turns = MessageOf(turns), .tensors = TensorsOf(turns)};
+}
+
+absl::StatusOr<TurnState> DecodeTurns(StoredTurns turns, const UpdateRule& rule,
+                                      Version version,
+                                      const Participants& participants) {
+  SL_CHECK(turns.tensors.size() == TensorCount(turns.turns),
+           "another number of tensors");
+  SL_RETURN_IF_ERROR(CheckTurns(turns.turns, rule, version, participants));
+  return StateOf(turns.turns, absl::MakeSpan(turns.tensors));
 }
 
 // ---- Records ----------------------------------------------------------------

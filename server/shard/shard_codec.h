@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/stored_turns.h"
 #include "proto/shard.pb.h"
 #include "server/shard/shard_machine.h"
 
@@ -32,6 +33,15 @@ absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
 // Of a checked snapshot, with its TensorCount() tensors.
 ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                              int slot_count, std::vector<Payload> tensors);
+
+// The turns of a snapshot by themselves, as a checkpoint has them.
+StoredTurns EncodeTurns(const TurnState& turns);
+// With their TensorCount() tensors, each of the shard's elements. What makes no
+// sense for a shard of this version with these participants is
+// InvalidArgument.
+absl::StatusOr<TurnState> DecodeTurns(StoredTurns turns, const UpdateRule& rule,
+                                      Version version,
+                                      const Participants& participants);
 
 // Appends the record's payload frames.
 wire::ShardRecord EncodeRecord(const ShardRecord& record,

@@ -11,10 +11,12 @@ namespace slackline {
 namespace {
 
 // Why there can be no cut of a shard to which this happens; empty: there can.
-std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits) {
+std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits,
+                     const ShardMachine& live) {
   if (std::holds_alternative<SplitRecord>(record)) return "it is cut in two";
   const auto* const install = std::get_if<InstallRecord>(&record);
-  if (install == nullptr) return "";
+  // All turns come after it.
+  if (install == nullptr || live.turns() != nullptr) return "";
   if (!limits.uniform().has_value())
     return absl::StrCat("workers have stepped by all-reduce until clock ",
                         install->clock, " and each has its own limit");
@@ -72,7 +74,7 @@ bool ShardCut::IsBefore(const ShardRecord& record,
 
 absl::Status ShardCut::OnRecord(const ShardRecord& record,
                                 const ShardMachine& live) {
-  if (const std::string why = WhyNoCut(record, *limits_); !why.empty())
+  if (const std::string why = WhyNoCut(record, *limits_, live); !why.empty())
     return absl::FailedPreconditionError(why);
   if (!IsBefore(record, live)) {
     if (!copy_.has_value()) {
@@ -82,7 +84,10 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
     }
     return absl::OkStatus();
   }
-  if (!copy_.has_value()) return absl::OkStatus();
+  if (!copy_.has_value() || (copy_->turns() != nullptr &&
+                             std::holds_alternative<LeaveRecord>(record))) {
+    return absl::OkStatus();
+  }
   return Annotate(copy_->Apply(record).status(),
                   "what comes before the cut does not fit");
 }

@@ -13,10 +13,14 @@
 // | advance | the worker's clock is before its limit |
 // | join | all have the same limit, and its clock is before that |
 // | installation | all have the same limit, and it is not later |
-// | leave | always |
+// | leave | always, but not for a copy that has turns |
 //
-// A shard that is cut in two has no cut, and neither has one that has turns
-// (GivenTurns), which a checkpoint does not have.
+// A shard that is cut in two has no cut.
+//
+// A shard that has turns (GivenTurns) takes those at the cut whose gradients
+// are before it, and has the others wait. Its workers have limits with which
+// this can be (DelayPlan::CutAt()), only leave with all of their gradients
+// pushed, and so take part in the copy for as long as it lives.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the shard thread is its only caller.

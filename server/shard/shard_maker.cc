@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "server/shard/shard_codec.h"
 
 namespace slackline {
 namespace {
@@ -44,6 +45,32 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
   while (snapshot.slots.size() < slot_count)
     snapshot.slots.push_back(rule.store->ZeroSlot(snapshot.values));
   return snapshot;
+}
+
+// The turns with which a shard begins, which takes those of `plan`; `snapshot`
+// has all else.
+absl::StatusOr<TurnState> TurnsFrom(std::optional<StoredTurns> stored,
+                                    ShardId plan, const TableRule& rule,
+                                    const ShardSnapshot& snapshot) {
+  if (!stored.has_value()) return TurnState{.plan = plan};
+  if (ShardId{stored->turns.plan()} != plan) {
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint has turns of shard ", stored->turns.plan(),
+        " of the delays, and it takes those of shard ", static_cast<int>(plan),
+        "; go on with the same limits { shard_kib: ... }"));
+  }
+  // In memory of its own.
+  for (Payload& tensor : stored->tensors)
+    tensor = Payload::Copy(tensor.data(), tensor.size());
+  absl::StatusOr<TurnState> turns =
+      DecodeTurns(*std::move(stored), rule, snapshot.version,
+                  Participants(snapshot.min_clock, snapshot.participants));
+  if (!turns.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("the checkpoint has ", turns.status().message(),
+                     "; go on with the same sync { stale: ... }"));
+  }
+  return turns;
 }
 
 // nullptr: the job's delays are not given.
@@ -102,10 +129,12 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   const wire::Table& table = at.view->table(range.table);
   const TableRule& rule = *RuleFor(range);
   ShardSnapshot snapshot;
+  std::optional<StoredTurns> turns;
   if (at.options.stored != nullptr) {
-    SL_ASSIGN_OR_RETURN(const ShardState stored,
+    SL_ASSIGN_OR_RETURN(ShardState stored,
                         at.options.stored->Read(table.name(), range.region));
     SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range.region, rule));
+    turns = std::move(stored.turns);
   } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
     return absl::FailedPreconditionError(
         "the job goes on from a checkpoint, and this server was started "
@@ -135,8 +164,13 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
         std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
   }
   snapshot.complete_clock = snapshot.min_clock;
-  if (RuleFor(range)->delays != nullptr)
-    snapshot.turns = TurnState{.plan = BeginningOf(range.shard, *at.view)};
+  if (rule.delays != nullptr) {
+    SL_ASSIGN_OR_RETURN(
+        snapshot.turns,
+        TurnsFrom(std::move(turns),
+                  rule.delays->TracedAs(BeginningOf(range.shard, *at.view)),
+                  rule, snapshot));
+  }
   return ShardMachine::Create(RuleFor(range), range, std::move(snapshot));
 }
 

@@ -28,11 +28,6 @@ void ThreadCut::Begin(const ShardParts& at) {
   const std::vector<ServedShard*> served = at.places.AllServed();
   pending.missing = served.size();
   for (ServedShard* const shard : served) shard->BeginCut(limits);
-  for (const ServedShard* const shard : served) {
-    if (shard->machine().turns() == nullptr) continue;
-    return Fail(shard->range().shard,
-                absl::FailedPreconditionError("it follows given delays"), at);
-  }
   // Some may be there already.
   for (ServedShard* const shard : served) {
     if (std::optional<ShardState> state = shard->TakeAtCut())

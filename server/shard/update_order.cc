@@ -29,9 +29,9 @@ int64_t MissedBy(Version base, const Shard& shard) {
 
 // ---- All --------------------------------------------------------------------
 
-void UpdateOrder::Gate(const PullTerms& terms, bool joins, const ShardMachine&,
+void UpdateOrder::Gate(const PullTerms& terms, const ShardMachine&,
                        GatedPull* pull) {
-  if (joins) return;  // It takes what is there.
+  if (pull->join) return;  // It takes what is there.
   pull->needed = terms.needs.of_all;
   pull->complete = terms.needs.complete;
 }
@@ -104,10 +104,10 @@ UpdateOrder::Verdict AtOnce::Judge(const sync::Mode&, Version base,
   return Verdict::kTaken;
 }
 
-void AtOnce::Gate(const PullTerms& terms, bool joins, const ShardMachine& shard,
+void AtOnce::Gate(const PullTerms& terms, const ShardMachine& shard,
                   GatedPull* pull) {
-  UpdateOrder::Gate(terms, joins, shard, pull);
-  if (!joins && terms.extra_steps > 0 &&
+  UpdateOrder::Gate(terms, shard, pull);
+  if (!pull->join && terms.extra_steps > 0 &&
       shard.participants().MinClock() < pull->needed &&
       dssp_.Grants(*pull, shard.participants(), terms.extra_steps)) {
     pull->needed = terms.granted_of_all;
@@ -182,8 +182,14 @@ bool AsGiven::IsOver(Clock step, const Participant& from,
   return step < std::max(from.clock, shard.turns()->plan().first());
 }
 
-void AsGiven::Gate(const PullTerms& terms, bool, const ShardMachine& shard,
+void AsGiven::Gate(const PullTerms& terms, const ShardMachine& shard,
                    GatedPull* pull) {
+  // A job that goes on from a checkpoint does so in the middle of its turns.
+  if (const Participant* const who =
+          shard.participants().Find(pull->rank, pull->incarnation);
+      pull->join && who != nullptr) {
+    pull->clock = who->joined_at;
+  }
   pull->needed = terms.needs.of_all;
   pull->complete = shard.turns()->TurnsBefore(pull->rank, pull->clock);
 }

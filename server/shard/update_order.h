@@ -72,9 +72,9 @@ class UpdateOrder {
                       const ShardMachine& /*shard*/) const {
     return false;
   }
-  // Sets what the pull of a step waits for; `joins`: the worker joins with it.
-  virtual void Gate(const PullTerms& terms, bool joins,
-                    const ShardMachine& shard, GatedPull* pull);
+  // Sets what the pull of a step waits for.
+  virtual void Gate(const PullTerms& terms, const ShardMachine& shard,
+                    GatedPull* pull);
   // What GatedPull::complete counts.
   virtual Clock Progress(const ShardMachine& shard) const {
     return shard.complete_clock();
@@ -107,7 +107,7 @@ class AtOnce : public UpdateOrder {
   void OnUpdate(const Payload& before, const Payload& after) override {
     stale_.OnUpdate(before, after);
   }
-  void Gate(const PullTerms& terms, bool joins, const ShardMachine& shard,
+  void Gate(const PullTerms& terms, const ShardMachine& shard,
             GatedPull* pull) override;
   ShardVersion Answer(const GatedPull& pull,
                       const ShardMachine& shard) override;
@@ -138,7 +138,7 @@ class AsGiven : public UpdateOrder {
                 GradientRecord* record, ShardCounts* counts) override;
   bool IsOver(Clock step, const Participant& from,
               const ShardMachine& shard) const override;
-  void Gate(const PullTerms& terms, bool joins, const ShardMachine& shard,
+  void Gate(const PullTerms& terms, const ShardMachine& shard,
             GatedPull* pull) override;
   Clock Progress(const ShardMachine& shard) const override {
     return shard.turns()->state().over;

@@ -60,9 +60,11 @@ class Checkpoints : public JobTest {
                               " keep: 100 }\n", SomeJob()));
   }
   std::string JobWithout() const { return Write("plain.textproto", SomeJob()); }
+  // "delays=uniform:3" takes the place of a mode.
   static std::vector<std::string> Flags(const std::string& mode,
                                         std::vector<std::string> more = {}) {
-    more.push_back(absl::StrCat("--mode=", mode));
+    const bool given = absl::StartsWith(mode, "delays=");
+    more.push_back(absl::StrCat(given ? "--" : "--mode=", mode));
     return more;
   }
   // Steps take some milliseconds, so that the job can be killed in its midst.
@@ -172,8 +174,13 @@ class Checkpoints : public JobTest {
 class SameBits : public Checkpoints,
                  public ::testing::WithParamInterface<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Modes, SameBits, ::testing::Values("bsp", "allreduce"),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, SameBits,
+                         ::testing::Values("bsp", "allreduce",
+                                           "delays=uniform:3"),
+                         [](const auto& test) {
+                           return std::string(test.param)
+                               .substr(0, std::string(test.param).find('='));
+                         });
 
 TEST_P(SameBits, WhateverMomentTheJobWasKilledIn) {
   const std::string mode = GetParam();
@@ -501,7 +508,10 @@ TEST_F(Checkpoints, WhatDoesNotFitIsNamed) {
        {"--set=optimizer.adam.learning_rate=0.01"},
        {"mlp.0.weight", "momentum", "adam"},
        kFailed},
-      {"delays", {"--delays=uniform:2"}, {"--resume", "delays"}, kWrongUsage},
+      {"delays",
+       {"--delays=uniform:2"},
+       {"delays are given for a whole job", "it is of a job without"},
+       kFailed},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/manifest.h"
@@ -64,7 +65,14 @@ void ReadParts(Folder& folder, absl::Span<const uint8_t> bytes, int shards) {
     const auto read = (*file)->Read(piece);
     SL_CHECK(read.ok() == (*file)->Check(piece).ok(), read.status().ToString());
     if (!read.ok()) continue;
-    SL_CHECK(StateHash(read->version, read->values, read->slots) == piece.hash,
+    std::vector<Payload> others = read->slots;
+    if (read->turns.has_value()) {
+      SL_CHECK(read->turns->tensors.size() == TensorCount(read->turns->turns),
+               piece.table);
+      others.insert(others.end(), read->turns->tensors.begin(),
+                    read->turns->tensors.end());
+    }
+    SL_CHECK(StateHash(read->version, read->values, others) == piece.hash,
              piece.table);
   }
 }

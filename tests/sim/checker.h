@@ -223,14 +223,14 @@ class Checker {
   TurnPlan turns_{scenario_};
   ShardComparison comparison_{scenario_, arithmetic_, turns_};
   ExampleTwin examples_{scenario_, views_, findings_};
-  ResumeTwin resume_{scenario_, views_, comparison_, findings_};
+  ResumeTwin resume_{scenario_, views_, comparison_, turns_, findings_};
   ShardTwins shards_{scenario_,   views_,  arithmetic_,
                      comparison_, resume_, findings_};
   AllReduceTwin all_reduce_{scenario_, views_,    arithmetic_,
                             shards_,   examples_, findings_};
   FinalModelTwin final_model_{scenario_, views_,      shards_,
                               examples_, all_reduce_, findings_};
-  CutTwin cuts_{scenario_, views_,      arithmetic_,
+  CutTwin cuts_{scenario_, views_,      arithmetic_, turns_,
                 shards_,   all_reduce_, findings_};
   ProgramTwin programs_{scenario_, views_, findings_};
   CheckpointTwin checkpoints_{scenario_, views_, cuts_, programs_, findings_};

@@ -363,6 +363,25 @@ void SwapTurns(Scenario* scenario) {
   }
 }
 
+// The coordinator takes the delays for so long that nothing is computed from
+// anything, and so each worker's promise for a place of the cut.
+void CutAnywhere(Scenario* scenario) {
+  GiveGivenDelays(scenario);
+  scenario->planted_cut_delays =
+      MakeTrace({.kind = SyntheticDelays::Kind::kConstant, .clocks = 1000},
+                scenario->workers, scenario->steps, scenario->seed,
+                scenario->delays.first);
+}
+
+// A job whose delays are given takes checkpoints.
+Case OfGivenCheckpoints(const std::string& name,
+                        void (*change)(Scenario* scenario),
+                        SimServer::Plant plant = SimServer::Plant::kNone) {
+  Case planted = OfCheckpoints(name, {"asp"}, plant);
+  planted.change = change;
+  return planted;
+}
+
 // Two workers of a clock change what they compute from.
 void SwapVersions(Scenario* scenario) {
   DelayTrace::Shard& shard = PlantDelays(scenario);
@@ -1227,6 +1246,9 @@ INSTANTIATE_TEST_SUITE_P(
                       SimServer::Plant::kNone, ForgetCuts),
         OfCheckpoints("PartOfAnotherCutCounted", {"bsp", "asp"},
                       SimServer::Plant::kOldPart),
+        OfGivenCheckpoints("WaitingGradientsLeftOutOfAPart", GiveGivenDelays,
+                           SimServer::Plant::kNothingWaits),
+        OfGivenCheckpoints("CutWithGradientsThatComeFromOthers", CutAnywhere),
         Case{.name = "PartsNeverArrive",
              .expected = Invariant::kCheckpoint,
              .modes = {"bsp", "asp"},

@@ -73,6 +73,8 @@ void RunCounts::Visit(
   see("suspensions", suspensions);
   see("resumed", resumed);
   see("resumed_same", resumed_same);
+  see("resumed_given", resumed_given);
+  see("resumed_given_same", resumed_given_same);
   see("requests_answered", requests_answered);
   see("gave_up_with_reason", gave_up_with_reason);
   see("removed_with_reason", removed_with_reason);
@@ -195,6 +197,9 @@ void RunCounts::Visit(
   see("checker.cut_shards", checker.cut_shards);
   see("checker.cut_copies", checker.cut_copies);
   see("checker.cut_late", checker.cut_late);
+  see("checker.given_cuts", checker.given_cuts);
+  see("checker.cut_waiting", checker.cut_waiting);
+  see("checker.cut_kept", checker.cut_kept);
   see("checker.states_kept", checker.states_kept);
   see("checker.programs_kept", checker.programs_kept);
   see("checker.programs_begun", checker.programs_begun);
@@ -206,6 +211,7 @@ void RunCounts::Visit(
   see("checker.stopped_after_last", checker.stopped_after_last);
   see("checker.checkpoints_failed", checker.checkpoints_failed);
   see("checker.resumed_shards", checker.resumed_shards);
+  see("checker.resumed_waiting", checker.resumed_waiting);
   see("checker.followers_ordered", checker.followers_ordered);
   see("checker.followers_in_sync", checker.followers_in_sync);
   see("checker.copies_compared", checker.copies_compared);

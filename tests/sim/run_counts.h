@@ -96,6 +96,9 @@ struct RunCounts {
   int64_t suspensions = 0;   // Jobs that ended after one.
   int64_t resumed = 0;       // Jobs that went on from a checkpoint,
   int64_t resumed_same = 0;  // and those that ended as if nothing had happened.
+  // Of these, those whose delays are given.
+  int64_t resumed_given = 0;
+  int64_t resumed_given_same = 0;
   SimStranger::Counts garbage;
   int64_t requests_answered = 0;    // Pulls by shard, pushes, calls, joins.
   int64_t gave_up_with_reason = 0;  // Workers that a fault made give up.

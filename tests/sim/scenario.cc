@@ -383,7 +383,8 @@ void Scenario::Widen(const Reality& wanted) {
   draws(&Reality::clocks, "clocks", 0.5);
   // In place of a mode; of BACKUP there are few enough.
   if (!modes.changes && !mode.has_backup()) {
-    if (auto rng = draws(&Reality::given_delays, "given delays", 0.1))
+    if (auto rng =
+            draws(&Reality::given_delays, "given delays", given_delays_chance))
       GiveDelays(*rng);
   }
   if (auto rng = draws(&Reality::rules, "rules", 0.3)) {
@@ -729,6 +730,26 @@ void Scenario::GiveDelays(Rng& rng) {
     placement.user.push_back({UserAction::Kind::kSetMode,
                               Between(rng, absl::ZeroDuration(), heal_at)});
   }
+}
+
+void Scenario::TakeDelaysOf(const Scenario& first) {
+  SL_CHECK(workers == first.workers, "a job of other workers");
+  elastic.reset();
+  mode = first.mode;
+  modes = Modes();
+  modes.begins_with_worker = first.modes.begins_with_worker;
+  delays = first.delays;
+  steps = first.steps;
+  shard_elements = first.shard_elements;
+  optimizer = first.optimizer;
+  schedule = first.schedule;
+  stale = first.stale;
+  gradient_seed = first.gradient_seed;
+  gradient_code = first.gradient_code;
+  gradient_keep = first.gradient_keep;
+  gradient_bound.reset();
+  stop = first.stop;
+  placement.linger = false;
 }
 
 MachineClock Scenario::ClockOf(Node node) const {

@@ -450,6 +450,11 @@ struct Scenario {
   DelayTrace delays;
   std::optional<DelayTrace> planted_delays;  // That the servers have instead.
 
+  // For planted faults: the coordinator takes these for the job's where it cuts
+  // checkpoints, and so cuts them anywhere.
+  std::optional<DelayTrace> planted_cut_delays;
+  double given_delays_chance = 0.1;  // That Widen() gives the job delays.
+
   // Draws what `reality` has.
   void Widen(const Reality& wanted);
   // Gives the shards followers, and draws what happens to servers then, until
@@ -466,6 +471,10 @@ struct Scenario {
   // Gives the job delays in place of its mode: by name, or as they might have
   // been recorded.
   void GiveDelays(Rng& rng);
+  // The job is that of `first`, which has given delays: it has the same turns,
+  // and what applies a gradient in its turn. To be called before Widen(), which
+  // `first` has seen, and after.
+  void TakeDelaysOf(const Scenario& first);
   MachineClock ClockOf(Node node) const;
   StaleRules MakeStaleRules() const;
   double RateFactorAt(Clock clock) const;  // Of the schedule.
@@ -509,9 +518,7 @@ struct Scenario {
   void DrawSuspension();
   bool suspends() const;
   // No checkpoint can be taken, whoever asks.
-  bool RefusesCheckpoints() const {
-    return elastic.has_value() || mode.has_delays();
-  }
+  bool RefusesCheckpoints() const { return elastic.has_value(); }
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
   void Vary(Rng& rng, sync::Mode* mode) const;
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/rng.h"
+#include "common/status.h"
 
 namespace slackline::sim {
 namespace {
@@ -43,6 +45,9 @@ checkpoint::Part SimFolder::Write(int32_t cut, const std::string& file,
     ShardState& copy = part.shards.emplace_back(shard);
     copy.values = CopyOf(shard.values);
     for (Payload& slot : copy.slots) slot = CopyOf(slot);
+    if (copy.turns.has_value()) {
+      for (Payload& tensor : copy.turns->tensors) tensor = CopyOf(tensor);
+    }
     part.said.set_bytes(
         part.said.bytes() +
         static_cast<int64_t>(shard.values.size() * (1 + shard.slots.size())));
@@ -98,19 +103,28 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
   const auto bytes_of = [](int64_t elements) {
     return static_cast<size_t>(elements) * sizeof(float);
   };
-  std::vector<Payload> tensors;  // Values, then slots.
+  std::vector<Payload> tensors;  // Values, slots, and those of turns.
+  size_t slots = 0;
   RunningRmsOfParts rms;
+  TurnsOfPieces turns;
   int64_t read = 0;
   for (const ShardState& stored : checkpoint_->shards) {
     const int64_t from = std::max(begin, stored.region.begin());
     const int64_t to = std::min(end, stored.region.end());
     if (stored.table != table || from >= to) continue;
-    if (tensors.empty()) {
-      for (size_t t = 0; t < 1 + stored.slots.size(); ++t)
-        tensors.push_back(Payload::Allocate(bytes_of(end - begin)));
+    SL_RETURN_IF_ERROR(turns.Add(
+        stored.turns.has_value() ? &stored.turns->turns : nullptr, to - from));
+    std::vector<Payload> sources = {stored.values};
+    sources.insert(sources.end(), stored.slots.begin(), stored.slots.end());
+    if (stored.turns.has_value()) {
+      sources.insert(sources.end(), stored.turns->tensors.begin(),
+                     stored.turns->tensors.end());
     }
+    slots = stored.slots.size();
+    while (tensors.size() < sources.size())
+      tensors.push_back(Payload::Allocate(bytes_of(end - begin)));
     for (size_t t = 0; t < tensors.size(); ++t) {
-      const Payload& source = t == 0 ? stored.values : stored.slots[t - 1];
+      const Payload& source = sources[t];
       std::memcpy(tensors[t].MutableData() + bytes_of(from - begin),
                   source.data() + bytes_of(from - stored.region.begin()),
                   bytes_of(to - from));
@@ -125,7 +139,12 @@ absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
   }
   state.running_rms = rms.Whole();
   state.values = tensors.front();
-  state.slots.assign(tensors.begin() + 1, tensors.end());
+  const auto end_of_slots = tensors.begin() + 1 + static_cast<ptrdiff_t>(slots);
+  state.slots.assign(tensors.begin() + 1, end_of_slots);
+  if (std::optional<wire::Turns> whole = turns.Whole(); whole.has_value()) {
+    state.turns = StoredTurns{.turns = *std::move(whole),
+                              .tensors = {end_of_slots, tensors.end()}};
+  }
   return state;
 }
 

@@ -54,6 +54,14 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                    scenario.schedule);
 }
 
+void LetNothingWait(ShardState* shard) {
+  if (!shard->turns.has_value()) return;
+  std::vector<Payload>& tensors = shard->turns->tensors;
+  tensors.erase(tensors.begin(),
+                tensors.begin() + shard->turns->turns.waiting_size());
+  shard->turns->turns.clear_waiting();
+}
+
 // Changes a shard behind its core's back.
 void Falsify(const ShardMachine* shard,
              const std::function<void(ShardSnapshot&)>& change) {
@@ -102,8 +110,14 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.stop = scenario.stop;
   options.gradient_bound = scenario.gradient_bound;
   options.stall_timeout = scenario.stall_timeout();
-  options.delays = DelaysOf(scenario);
-  options.seed = scenario.seed;
+  options.delays = scenario.planted_cut_delays.has_value()
+                       ? std::make_shared<const DelaySource>(
+                             DelaySource::OfTrace(*scenario.planted_cut_delays))
+                       : DelaysOf(scenario);
+  // Given delays are those of one seed.
+  options.seed = scenario.resume != nullptr && scenario.mode.has_delays()
+                     ? static_cast<uint64_t>(scenario.resume->manifest.seed())
+                     : scenario.seed;
   options.save_timeout = scenario.lease * scenario.save_leases;
   if (!scenario.RefusesCheckpoints())
     options.checkpoint = scenario.checkpoints.config;
@@ -1033,6 +1047,9 @@ void SimServer::OnWritten(int t, const ShardCore::CutState& state) {
       if (later.size() == written.shards.size()) written.shards = later;
     }
     context_->checker.OnPartWritten({index_, t}, written);
+    if (plant_ == Plant::kNothingWaits) {
+      for (ShardState& shard : written.shards) LetNothingWait(&shard);
+    }
     part = context_->folder.Write(
         state.number,
         absl::StrCat("server-", index_, "-thread-", t, ".safetensors"),

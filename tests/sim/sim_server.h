@@ -157,6 +157,7 @@ class SimServer {
     kCutTooLate,      // ... what they are when it is complete.
     kWriteLater,      // The part of a cut changes before it is on the disk.
     kOldPart,         // It is said to be there, of the cut before.
+    kNothingWaits,    // It lacks the gradients that wait for their turns.
     kBeginLate,       // A job that goes on begins with a worker too far.
     kForgetInCopies,  // They follow shards without the sequence numbers.
   };

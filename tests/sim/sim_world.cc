@@ -1406,7 +1406,7 @@ void CompareModels(const RunReport& first, RunReport* second) {
 
 RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   Rng rng = Rng(seed).Fork("resume");
-  Reality without_delays = reality;  // They are refused with checkpoints.
+  Reality without_delays = reality;
   without_delays.given_delays = false;
   const bool plain = rng.Chance(0.3);
   const bool same_length = plain || rng.Chance(0.5);
@@ -1417,22 +1417,31 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   if (plain) {
     MakePlain(&first, seed, rng);
   } else {
-    first.Widen(without_delays);
+    first.given_delays_chance = 0.5;
+    first.Widen(reality);
+    if (first.mode.has_delays()) {
+      // It ends with its last step only, and has the same model then.
+      first.gradient_seed = seed;
+      first.stop.Clear();
+    }
   }
   RunReport before = SimWorld(first, keep_log).Run();
   if (before.violation.has_value() || before.checkpoints.empty()) return before;
   const auto& checkpoint =
       before.checkpoints[rng.Below(before.checkpoints.size())];
 
+  // A job with given delays is the same one all the time.
+  const bool given = first.mode.has_delays();
   Scenario second;
   do {
     // One after the other, so that all compilers draw the same.
     const uint64_t of_second = rng.Next();
-    const bool modes = rng.Chance(0.5);
+    const bool modes = rng.Chance(0.5) && !given;
     second = OneOrOther(of_second, modes);
-  } while (same_length && second.workers != first.workers);
+  } while ((same_length || given) && second.workers != first.workers);
   second.Resume(checkpoint);
   if (same_length) second.steps = first.steps;
+  if (given) second.TakeDelaysOf(first);
   second.rate_factors = first.rate_factors;
   second.skips_tables = first.skips_tables;
   second.tries_links = first.tries_links;
@@ -1440,10 +1449,18 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
     MakePlain(&second, seed, rng);
   } else {
     second.Widen(without_delays);
+    if (given) second.TakeDelaysOf(first);
   }
   RunReport report = SimWorld(second, keep_log).Run();
   report.counts.resumed = 1;
+  report.counts.resumed_given = given;
+  // What goes wrong may end a job, and never changes what given delays make.
   if (plain) CompareModels(before, &report);
+  if (given && report.counts.finished > 0 && before.counts.finished > 0 &&
+      !report.violation.has_value()) {
+    CompareModels(before, &report);
+    ++report.counts.resumed_given_same;
+  }
   report.log.insert(report.log.begin(), before.log.begin(), before.log.end());
   return report;
 }

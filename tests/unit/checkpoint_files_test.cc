@@ -308,6 +308,105 @@ TEST(PartFileTest, TheRunningSizeOfGradientsIsReadBackBitByBit) {
                             StateHash(12, shards[0].values, shards[0].slots)));
 }
 
+// With one gradient that waits, two kept versions, and what a rule remembers.
+void GiveTurns(ShardState* shard, int64_t over = 9) {
+  StoredTurns& turns = shard->turns.emplace();
+  turns.turns.set_over(over);
+  wire::Turns::Waiting& waiting = *turns.turns.add_waiting();
+  waiting.set_clock(5);
+  waiting.set_rank(1);
+  waiting.set_base(7);
+  waiting.set_rms(3);
+  for (const int before : {4, 6}) {
+    wire::Turns::Kept& kept = *turns.turns.add_kept();
+    kept.set_turns(before);
+    kept.set_version(static_cast<uint64_t>(before));
+  }
+  turns.turns.set_remembers(true);
+  for (int tensor = 0; tensor < 4; ++tensor) {
+    std::vector<float> floats;
+    for (int64_t i = shard->begin; i < shard->end; ++i)
+      floats.push_back(static_cast<float>(100 * tensor + i));
+    turns.tensors.push_back(Floats(floats));
+  }
+}
+
+void ExpectSameTurns(const ShardState& actual, const ShardState& expected) {
+  ASSERT_TRUE(actual.turns.has_value());
+  EXPECT_EQ(actual.turns->turns.SerializeAsString(),
+            expected.turns->turns.SerializeAsString());
+  ASSERT_THAT(actual.turns->tensors, SizeIs(expected.turns->tensors.size()));
+  for (size_t i = 0; i < actual.turns->tensors.size(); ++i) {
+    EXPECT_EQ(Bits(actual.turns->tensors[i]), Bits(expected.turns->tensors[i]));
+  }
+}
+
+TEST(PartFileTest, TurnsAreReadBackBitByBit) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  std::vector<ShardState> shards = {ShardOf(model, "net.0.weight", 5, 30),
+                                    ShardOf(model, "net.0.bias", 0, 7)};
+  GiveTurns(&shards[0]);
+  shards[0].running_rms = RunningRms(0.1, 120);
+  shards[1].turns.emplace();  // No turn is over, and nothing waits.
+  const auto file = Must(PartFile::Open(
+      folder.path(), Must(WritePart(folder.path(), "p", shards))));
+  ASSERT_THAT(file->pieces(), SizeIs(2));
+  EXPECT_EQ(file->pieces()[0].slots, 1);
+  EXPECT_EQ(file->pieces()[0].tensors(), 6);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    EXPECT_TRUE(file->Check(file->pieces()[i]).ok());
+    const ShardState read = Must(file->Read(file->pieces()[i]));
+    ExpectEqual(read, shards[i]);
+    ExpectSameTurns(read, shards[i]);
+  }
+  const SafetensorsFile others = Must(ReadSafetensors(folder.File("p")));
+  EXPECT_EQ(others.tensors[2].name, "net.0.weight[5, 30)/turns/0");
+  EXPECT_THAT(others.metadata.at("net.0.weight[5, 30)"),
+              HasSubstr(" of 120, turns 1009"));
+}
+
+TEST(PartFileTest, TurnsOfAnotherShapeAreRefused) {
+  const TempFolder folder;
+  const std::string good =
+      "version 1, hash 0000000000000001, turns 10011a041001180122020801";
+  const auto why = [&](const std::vector<std::string>& names,
+                       const std::string& metadata) {
+    std::vector<TensorHeading> tensors;
+    for (const std::string& name : names)
+      tensors.push_back({absl::StrCat("t[0, 2)", name), "F32", {2}, 8});
+    std::string content =
+        Must(MakeSafetensorsHeader("p", tensors, {{"t[0, 2)", metadata}}));
+    checkpoint::Part part;
+    part.set_file("p");
+    part.set_header_hash(BytesHash(content.data(), content.size()));
+    content.append(8 * names.size(), '\0');
+    part.set_bytes(static_cast<int64_t>(content.size()));
+    part.set_shards(1);
+    Overwrite(folder.File("p"), content);
+    return Text(PartFile::Open(folder.path(), part).status());
+  };
+  EXPECT_EQ(why({"", "/0", "/turns/0", "/turns/1"}, good), "");
+  EXPECT_EQ(why({"", "/turns/0", "/turns/1"}, good), "");
+  EXPECT_THAT(why({"", "/0", "/turns/0"}, good),
+              HasSubstr("the last shard has 1 tensors of its turns"));
+  EXPECT_THAT(why({"", "/turns/0", "/turns/2"}, good),
+              HasSubstr("is not the next tensor of the turns"));
+  EXPECT_THAT(why({"", "/turns/0", "/0"}, good),
+              HasSubstr("is not the next tensor of the turns"));
+  EXPECT_THAT(why({"", "/turns/0", "/turns/1", "/turns/2"}, good),
+              HasSubstr("is neither a shard"));
+  for (const char* const text :
+       {"1", "1G", "1001zz", "10 01", "100A",
+        "1001, rms 3fb999999999999a of 120", "10018101"}) {
+    EXPECT_THAT(
+        why({""},
+            absl::StrCat("version 1, hash 0000000000000001, turns ", text)),
+        HasSubstr("does not give its version"))
+        << text;
+  }
+}
+
 TEST(PartFileTest, TensorsMayLieAtAnyAddress) {
   const TempFolder folder;
   std::string memory = "x";
@@ -588,6 +687,62 @@ TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
   const RunningRms both = Must(stored->Read("net.0.bias", {0, 7})).running_rms;
   EXPECT_DOUBLE_EQ(both.mean(), std::sqrt((4 * 1 + 3 * 9) / 7.0));
   EXPECT_EQ(both.count(), 150u);
+}
+
+TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereCut) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  std::vector<ShardState> shards = Shards(model, 4);
+  for (ShardState& shard : shards) GiveTurns(&shard);
+  Must(WriteManifest(folder.path(),
+                     WriteParts(folder.path(), model, shards, 2)));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 4}, {1, 3}, {0, 7}, {2, 6}}) {
+    ShardState expected = ShardOf(model, "net.0.bias", begin, end);
+    GiveTurns(&expected);
+    const ShardState read = Must(stored->Read("net.0.bias", begin, end));
+    ExpectEqual(read, expected);
+    ExpectSameTurns(read, expected);
+  }
+  EXPECT_EQ(Bits(Must(stored->ReadValues("net.0.bias", 0, 7))),
+            Bits(ShardOf(model, "net.0.bias", 0, 7).values));
+}
+
+// A gradient can be discarded in one part of a shard that was cut in two.
+TEST(StoredCheckpointTest, TurnsThatDoNotFitTogetherAreRefused) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  std::vector<ShardState> shards = Shards(model, 4);
+  for (ShardState& shard : shards) GiveTurns(&shard, shard.begin == 4 ? 10 : 9);
+  Must(WriteManifest(folder.path(),
+                     WriteParts(folder.path(), model, shards, 1)));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_TRUE(stored->Read("net.0.bias", 4, 7).ok());
+  EXPECT_THAT(Text(stored->Read("net.0.bias", 0, 7).status()),
+              AllOf(HasSubstr("net.0.bias[0, 7)"),
+                    HasSubstr("have other turns than each other")));
+}
+
+TEST(StoredCheckpointTest, OfSeveralVersionsInTurnsTheLargestCounts) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  std::vector<ShardState> shards = Shards(model, 4);
+  for (ShardState& shard : shards) {
+    GiveTurns(&shard);
+    if (shard.begin != 4) continue;
+    shard.turns->turns.mutable_waiting(0)->set_base(5);
+    shard.turns->turns.mutable_waiting(0)->set_rms(1);
+    shard.turns->turns.mutable_kept(1)->set_version(8);
+  }
+  Must(WriteManifest(folder.path(),
+                     WriteParts(folder.path(), model, shards, 1)));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  const wire::Turns turns = Must(stored->Read("net.0.bias", 0, 7)).turns->turns;
+  EXPECT_EQ(turns.waiting(0).base(), 7u);
+  EXPECT_DOUBLE_EQ(turns.waiting(0).rms(), std::sqrt((4 * 9 + 3 * 1) / 7.0));
+  EXPECT_EQ(turns.kept(0).version(), 4u);
+  EXPECT_EQ(turns.kept(1).version(), 8u);
 }
 
 TEST(StoredCheckpointTest, WhatIsNotThereIsNamed) {

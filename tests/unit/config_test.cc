@@ -1212,18 +1212,19 @@ TEST(ConfigCheckpointTest, TheBestNeedsEvaluationsBeforeTheEnd) {
 
 TEST(ConfigCheckpointTest, OnlyJobsWithCheckpointsCanBeRestored) {
   const std::string restore = "checkpoint { on_server_loss: RESTORE }\n";
-  EXPECT_THAT(Errors(absl::StrCat(kMinimal, restore)), ElementsAre());
   for (const std::string& config :
-       {With("ssp { staleness: 3 }", "delays { given: \"uniform:2\" }"),
-        With("batch_size: 16", "batch_size: 16 sampling: ELASTIC")}) {
-    EXPECT_THAT(
-        Errors(absl::StrCat(config, restore)),
-        ElementsAre(HasSubstr("checkpoint.on_server_loss: there are no ")))
-        << config;
-    EXPECT_THAT(
-        Errors(absl::StrCat(config, "checkpoint { on_server_loss: FAIL }\n")),
-        ElementsAre());
+       {std::string(kMinimal),
+        With("ssp { staleness: 3 }", "delays { given: \"uniform:2\" }")}) {
+    EXPECT_THAT(Errors(absl::StrCat(config, restore)), ElementsAre()) << config;
   }
+  const std::string elastic =
+      With("batch_size: 16", "batch_size: 16 sampling: ELASTIC");
+  EXPECT_THAT(
+      Errors(absl::StrCat(elastic, restore)),
+      ElementsAre(HasSubstr("checkpoint.on_server_loss: there are no ")));
+  EXPECT_THAT(
+      Errors(absl::StrCat(elastic, "checkpoint { on_server_loss: FAIL }\n")),
+      ElementsAre());
 }
 
 TEST(ConfigCheckpointTest, JobsThatCannotHaveThemMayNotAskForThem) {
@@ -1232,11 +1233,7 @@ TEST(ConfigCheckpointTest, JobsThatCannotHaveThemMayNotAskForThem) {
   const std::string elastic =
       With("batch_size: 16", "batch_size: 16 sampling: ELASTIC");
   const std::string checkpoint = "checkpoint { every_steps: 9 }\n";
-  EXPECT_THAT(Errors(absl::StrCat(delays, checkpoint)),
-              ElementsAre(AllOf(
-                  StartsWith("c.txt:10:14: checkpoint.every_steps: there are "
-                             "no checkpoints with given delays"),
-                  HasSubstr("leave it out, or choose another mode"))));
+  EXPECT_THAT(Errors(absl::StrCat(delays, checkpoint)), ElementsAre());
   EXPECT_THAT(Errors(absl::StrCat(elastic, checkpoint)),
               ElementsAre(AllOf(
                   StartsWith("c.txt:10:14: checkpoint.every_steps: there are "

@@ -8,12 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/delays/delay_source.h"
+#include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace slackline::delay_plan_test {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -169,6 +172,131 @@ TEST(DelaySource, WhatIsNoDelaysIsRefusedWithTheForms) {
   EXPECT_EQ(WhyNoDelays("some/folder"), "");
   EXPECT_EQ(DelaySource::Load("some/folder").status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// ---- Cuts -------------------------------------------------------------------
+
+TEST(DelayPlan, ACutHasWhateverItsGradientsAreComputedFrom) {
+  // Of rank 1 the gradient of clock 1 is computed from its own of clock 0, and
+  // that of rank 0 from both.
+  const std::shared_ptr<const DelayPlan> plan = PlanOf(Recorded());
+  EXPECT_THAT(plan->CutAt({0, 0}), ElementsAre(0, 0));
+  EXPECT_THAT(plan->CutAt({1, 0}), ElementsAre(1, 0));
+  EXPECT_THAT(plan->CutAt({2, 0}), ElementsAre(2, 1));
+  EXPECT_THAT(plan->CutAt({0, 2}), ElementsAre(0, 2));
+  EXPECT_THAT(plan->CutAt({9, 9}), ElementsAre(2, 2)) << "the end";
+}
+
+TEST(DelayPlan, OfAFastWorkerMuchIsInACutOfASlowOne) {
+  // Rank 1 does all of its steps before rank 0 does its second.
+  DelayTrace trace;
+  trace.workers = 2;
+  trace.shards.resize(1);
+  trace.shards[0].updates = {UpdateOf(0, 0), UpdateOf(0, 1), UpdateOf(1, 1),
+                             UpdateOf(2, 1), UpdateOf(1, 0), UpdateOf(2, 0)};
+  trace.shards[0].reads = {{.rank = 0, .clock = 0, .version = 0},
+                           {.rank = 1, .clock = 0, .version = 1},
+                           {.rank = 1, .clock = 1, .version = 2},
+                           {.rank = 1, .clock = 2, .version = 3},
+                           {.rank = 0, .clock = 1, .version = 4},
+                           {.rank = 0, .clock = 2, .version = 5}};
+  const auto plan = DelayPlan::Create(trace, 2, 0, 3);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT((*plan)->CutAt({1, 1}), ElementsAre(1, 1));
+  EXPECT_THAT((*plan)->CutAt({2, 2}), ElementsAre(2, 3))
+      << "one clock for both would never be complete";
+}
+
+TEST(DelayPlan, WithoutDelaysACutIsAtOneClock) {
+  const absl::StatusOr<DelaySource> source = DelaySource::Load("constant:0");
+  ASSERT_TRUE(source.ok());
+  const auto plan = source->PlanFor(/*workers=*/3, /*first=*/1, /*steps=*/9, 7);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT((*plan)->CutAt({0, 0, 0}), ElementsAre(1, 1, 1))
+      << "where its turns begin";
+  EXPECT_THAT((*plan)->CutAt({4, 4, 4}), ElementsAre(4, 4, 4));
+  // Each step of theirs is computed from all steps before it.
+  EXPECT_THAT((*plan)->CutAt({2, 6, 3}), ElementsAre(5, 6, 5));
+}
+
+// Looks at everything again until nothing changes.
+std::vector<Clock> NaiveCut(const DelayTrace& trace, std::vector<Clock> clocks,
+                            Clock steps) {
+  for (Clock& clock : clocks) clock = std::min(clock, steps);
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const DelayTrace::Shard& shard : trace.shards) {
+      for (const DelayTrace::Read& read : shard.reads) {
+        if (read.clock >= clocks.at(static_cast<size_t>(read.rank))) continue;
+        for (int64_t turn = 0; turn < read.version; ++turn) {
+          const auto& update = shard.updates.at(static_cast<size_t>(turn));
+          for (const int32_t rank : update.ranks) {
+            Clock& clock = clocks.at(static_cast<size_t>(rank));
+            if (clock > update.clock) continue;
+            clock = update.clock + 1;
+            grows = true;
+          }
+        }
+      }
+    }
+  }
+  return clocks;
+}
+
+// Workers compute from what is there, and gradients take their time to get to
+// each shard.
+DelayTrace RandomTrace(Rng& rng, int workers, Clock steps, size_t shards) {
+  DelayTrace trace;
+  trace.workers = workers;
+  trace.shards.resize(shards);
+  std::vector<Clock> computed(static_cast<size_t>(workers), 0);
+  std::vector<std::vector<Clock>> arrived(
+      shards, std::vector<Clock>(static_cast<size_t>(workers), 0));
+  for (int64_t left = int64_t{workers} * steps; left > 0;) {
+    const auto rank = static_cast<size_t>(rng.Below(workers));
+    if (rng.Chance(0.3) && computed[rank] < steps) {
+      for (DelayTrace::Shard& shard : trace.shards) {
+        shard.reads.push_back(
+            {.rank = static_cast<int32_t>(rank),
+             .clock = computed[rank],
+             .version = static_cast<int64_t>(shard.updates.size())});
+      }
+      ++computed[rank];
+      --left;
+    }
+    const auto at = static_cast<size_t>(rng.Below(shards));
+    if (arrived[at][rank] == computed[rank]) continue;
+    // Some are in no update.
+    if (rng.Chance(0.9)) {
+      trace.shards[at].updates.push_back(
+          UpdateOf(arrived[at][rank], static_cast<int32_t>(rank)));
+    }
+    ++arrived[at][rank];
+  }
+  return trace;
+}
+
+TEST(DelayPlan, CutsAreThoseOfTheNaiveTwin) {
+  int apart = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    const auto workers = static_cast<int>(rng.Between(1, 4));
+    const Clock steps = rng.Between(1, 8);
+    const DelayTrace trace = RandomTrace(
+        rng, workers, steps, static_cast<size_t>(rng.Between(1, 3)));
+    const auto plan = DelayPlan::Create(trace, workers, 0, steps);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    for (int i = 0; i < 5; ++i) {
+      std::vector<Clock> at_least;
+      for (int rank = 0; rank < workers; ++rank)
+        at_least.push_back(rng.Between(0, steps));
+      const std::vector<Clock> cut = (*plan)->CutAt(at_least);
+      EXPECT_EQ(cut, NaiveCut(trace, at_least, steps));
+      apart += cut != at_least;
+    }
+  }
+  EXPECT_GT(apart, 100);
 }
 
 }  // namespace slackline::delay_plan_test

@@ -3,6 +3,8 @@
 // calls of a few workers, played by hand.
 #include "server/coordinator/mode_changer.h"
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,8 @@ class ModeChangerTest : public ::testing::Test {
   }
 
   std::vector<std::string> Start(const config::Sync& sync) {
-    changer_.emplace(sync);
+    changer_.emplace(sync, &delays_.emplace(JobDelays::Options{
+                               .source = source_, .workers = 2, .seed = 3}));
     ViewEditor editor(view_);
     std::vector<std::string> log = changer_->Start(&editor);
     view_ = editor.view();
@@ -38,6 +41,14 @@ class ModeChangerTest : public ::testing::Test {
   void StartAllReduce() {
     config::Sync sync;
     sync.mutable_allreduce();
+    EXPECT_THAT(Start(sync), IsEmpty());
+  }
+  void StartDelays(const std::string& given) {
+    source_ = std::make_shared<const DelaySource>(*DelaySource::Load(given));
+    config::Sync sync;
+    sync.mutable_delays()->set_given(given);
+    view_.clear_phase();
+    view_.clear_cut();
     EXPECT_THAT(Start(sync), IsEmpty());
   }
   static void AddPhase(config::Sync* sync, config::Phase phase, double until) {
@@ -158,6 +169,8 @@ class ModeChangerTest : public ::testing::Test {
   wire::View view_;
   uint64_t number_ = 20;
   std::vector<ModeChanger::Worker> workers_;
+  std::shared_ptr<const DelaySource> source_;  // If delays are given.
+  std::optional<JobDelays> delays_;
   std::optional<ModeChanger> changer_;
   std::optional<wire::JobEnd> end_;
   uint64_t gone_in_ = 5;
@@ -824,6 +837,48 @@ TEST_F(ModeChangerTest, OfAWorkerThatIsDoneACutHasAllSteps) {
   WantCut();
   Promise(0, 12);
   EXPECT_EQ(Cut(), "1@0:12 1:100");
+}
+
+TEST_F(ModeChangerTest, WhereDelaysAreGivenACutHasWhatItsGradientsComeFrom) {
+  StartDelays("constant:0");
+  WantCut();
+  Promise(0, 12);
+  const ModeChanger::News news = Promise(1, 9);
+  EXPECT_EQ(Cut(), "1@0:12 1:11") << "the step of clock 11 is from all before";
+  EXPECT_EQ(view_.cut().until(1).incarnation(), 11u);
+  EXPECT_THAT(news.log,
+              ElementsAre("a checkpoint is taken at the workers' own steps, "
+                          "11 to 12: for tests"));
+  StartDelays("constant:5");
+  WantCut();
+  Promise(0, 12);
+  Promise(1, 9);
+  EXPECT_EQ(Cut(), "1@0:12 1:9") << "it is from those before clock 6";
+}
+
+TEST_F(ModeChangerTest, WhereDelaysAreGivenACutHasAllStepsOfWhoIsDone) {
+  StartDelays("constant:5");
+  workers_[1].done = true;
+  WantCut();
+  Promise(0, 12);
+  EXPECT_EQ(Cut(), "1@0:94 1:100")
+      << "whose last step is from that of clock 93";
+  // And of who is gone.
+  StartDelays("constant:5");
+  workers_.pop_back();
+  WantCut();
+  Promise(0, 12);
+  EXPECT_EQ(Cut(), "1@0:94 1:100");
+  EXPECT_EQ(view_.cut().until(1).incarnation(), 0u);
+}
+
+TEST_F(ModeChangerTest, WhereDelaysAreGivenNoCutIsAtTheEnd) {
+  StartDelays("constant:0");
+  WantCut();
+  Promise(0, 100);
+  const ModeChanger::News news = Promise(1, 100);
+  EXPECT_EQ(Cut(), "none");
+  EXPECT_THAT(news.cut_dropped, HasSubstr("the job ends by itself"));
 }
 
 TEST_F(ModeChangerTest, ACutIsTheChiefsWhereWorkersAllReduce) {

@@ -285,24 +285,6 @@ TEST_F(ShardCutCoreTest, AThreadWithoutShardsHasItAtOnce) {
   EXPECT_EQ(effects.cut->error, "");
 }
 
-TEST_F(ShardCutCoreTest, AJobOfGivenDelaysHasNone) {
-  DelayTrace trace;
-  trace.workers = 1;
-  trace.shards.resize(3);
-  for (DelayTrace::Shard& shard : trace.shards) {
-    shard.updates = {{.clock = 0, .ranks = {0}, .workers = 1}};
-    shard.reads = {{.rank = 0, .clock = 0, .version = 0}};
-  }
-  delays_ = std::make_shared<const DelaySource>(DelaySource::OfTrace(trace));
-  steps_total_ = 1;
-  Start("", 1);
-  const ShardCore::Effects effects = PublishCut(1, 1);
-  ASSERT_TRUE(effects.cut.has_value());
-  EXPECT_THAT(effects.cut->error, HasSubstr("given delays"));
-  EXPECT_EQ(core_->CutOf(ShardId{1}), nullptr);
-  EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), Outcome::kOk);
-}
-
 // The coordinator makes none of these.
 TEST_F(ShardCutCoreTest, AStrangeCutIsRefusedWithItsViewOrDoesNoHarm) {
   const auto strange = [](const std::function<void(wire::Cut&)>& change) {

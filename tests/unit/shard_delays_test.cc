@@ -3,6 +3,7 @@
 // more than that takes. Method: one core of a small job with delays written out
 // by hand; SGD with learning rate 1 from zeros, so that values show what was
 // applied.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,7 @@ class ShardDelaysTest : public ShardPhasesTest {
   void StartDelays() {
     delays_ = std::make_shared<const DelaySource>(DelaySource::OfTrace(trace_));
     steps_total_ = 2;
-    Start("", 2);
+    started_ = Start("", 2);
   }
   // The worker's gradient of that clock, computed from that version.
   Message GivenPush(Clock clock, Version base, float gradient) {
@@ -54,6 +55,7 @@ class ShardDelaysTest : public ShardPhasesTest {
   }
 
   DelayTrace trace_;
+  ShardCore::Effects started_;  // What the first view has done.
 };
 
 TEST_F(ShardDelaysTest, AGradientWaitsForItsTurn) {
@@ -237,6 +239,161 @@ TEST_F(ShardDelaysTest, ARateFactorIsThatOfItsGradient) {
   PushCode(Worker(0), slow);
   PushCode(Worker(1), GivenPush(0, 0, 4));
   EXPECT_EQ(Now(), -2 - 0.5);
+}
+
+// ---- Checkpoints ------------------------------------------------------------
+
+class ShardDelaysCutTest : public ShardDelaysTest {
+ protected:
+  // Of each rank's gradients those before that clock.
+  ShardCore::Effects PublishCut(Clock of_0, Clock of_1) {
+    wire::Cut& cut = *view_.mutable_cut();
+    cut.set_number(cut.number() + 1);
+    cut.clear_until();
+    for (const auto& [rank, clock] :
+         std::vector<std::pair<int32_t, Clock>>{{0, of_0}, {1, of_1}}) {
+      wire::Cut::Until& until = *cut.add_until();
+      until.set_rank(rank);
+      until.set_incarnation(static_cast<Incarnation>(10 + rank));
+      until.set_clock(clock);
+    }
+    return Publish();
+  }
+  // The same gradient for both shards of the core.
+  ShardCore::Effects PushBoth(int rank, Clock clock, Version base,
+                              float gradient) {
+    Message other =
+        PushOf(clock, static_cast<uint64_t>(clock) + 1, gradient, 1);
+    TheOnly(other).set_gradient(base);
+    ShardCore::Effects effects = Send(Worker(rank), other);
+    if (effects.cut.has_value()) return effects;
+    return Send(Worker(rank), GivenPush(clock, base, gradient));
+  }
+  // The job goes on in another core from what this one has written.
+  void GoOn(const ShardCutState& written, Clock of_0, Clock of_1) {
+    class Written final : public StoredShards {
+     public:
+      explicit Written(const ShardCutState& state) : state_(state) {}
+      absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
+                                      int64_t end) const override {
+        for (const ShardState& shard : state_.shards) {
+          if (shard.table == table && shard.begin == begin && shard.end == end)
+            return shard;
+        }
+        return absl::NotFoundError("it is of the other thread");
+      }
+      const ShardCutState state_;
+    };
+    stored_ = std::make_shared<Written>(written);
+    begins_at_ = {of_0, of_1};
+    view_ = wire::View();
+    core_.reset();
+    StartDelays();
+  }
+};
+
+TEST_F(ShardDelaysCutTest, ItHasTheTurnsWhoseGradientsAreBeforeIt) {
+  StartDelays();
+  PushBoth(0, 0, 0, 2);
+  PushBoth(1, 0, 0, 4);
+  EXPECT_FALSE(PublishCut(2, 1).cut.has_value());
+  EXPECT_FALSE(PushBoth(1, 1, 2, 8).cut.has_value()) << "after it";
+  // All that it had to push is pushed, and what the copy lacks is not
+  // forgotten.
+  RemoveWorker(1);
+  Publish();
+  const ShardCore::Effects effects = PushBoth(0, 1, 1, 6);
+  EXPECT_EQ(Now(), -10) << "the live shard has taken all turns";
+  ASSERT_TRUE(effects.cut.has_value());
+  EXPECT_EQ(effects.cut->error, "");
+  ASSERT_EQ(effects.cut->shards.size(), 2u);
+  for (const ShardState& shard : effects.cut->shards) {
+    EXPECT_EQ(shard.version, 3u);
+    EXPECT_EQ(First(shard.values), -6);
+    ASSERT_TRUE(shard.turns.has_value());
+    EXPECT_EQ(shard.turns->turns.over(), 3);
+    EXPECT_EQ(shard.turns->turns.waiting_size(), 0);
+    ASSERT_EQ(shard.turns->turns.kept_size(), 1) << "for rank 1";
+    EXPECT_EQ(shard.turns->turns.kept(0).turns(), 2);
+    EXPECT_EQ(First(shard.turns->tensors.at(0)), -3);
+  }
+
+  GoOn(*effects.cut, 2, 1);
+  EXPECT_EQ(Now(), -6);
+  const ShardCore::Effects joined =
+      Send(Worker(1), PullOf(0, 7, 0, /*join=*/true));
+  EXPECT_EQ(AnswerIn(joined, 7), -3) << "the version that is named for it";
+  EXPECT_EQ(joined.sends.at(0)
+                .message.header.pull_reply()
+                .answer(0)
+                .values()
+                .shard_clock(),
+            1);
+  Message last = PushOf(1, 1, 8);
+  TheOnly(last).set_gradient(2);
+  EXPECT_EQ(PushCode(Worker(1), last), Outcome::kOk);
+  EXPECT_EQ(Now(), -10) << "the same bits as without the checkpoint";
+  EXPECT_EQ(PullCode(Worker(1), PullOf(0, 8, 0, /*join=*/true)),
+            Outcome::kRetry)
+      << "a late copy of the pull with which it joined";
+}
+
+TEST_F(ShardDelaysCutTest, AGradientWaitsThereForItsTurn) {
+  StartDelays();
+  EXPECT_FALSE(PublishCut(1, 0).cut.has_value());
+  const ShardCore::Effects effects = PushBoth(0, 0, 0, 2);
+  // The first shard to be complete is not the last.
+  ASSERT_TRUE(effects.cut.has_value());
+  ASSERT_EQ(effects.cut->shards.size(), 2u);
+  for (const ShardState& shard : effects.cut->shards) {
+    EXPECT_EQ(shard.version, 0u);
+    ASSERT_TRUE(shard.turns.has_value());
+    EXPECT_EQ(shard.turns->turns.over(), 0);
+    ASSERT_EQ(shard.turns->turns.waiting_size(), 1);
+    EXPECT_EQ(First(shard.turns->tensors.at(0)), 2);
+  }
+  GoOn(*effects.cut, 1, 0);
+  EXPECT_EQ(Now(), 0);
+  // What it is to compute its step from is not there yet.
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullOf(0, 5, 0, /*join=*/true)), 5),
+            std::nullopt);
+  const ShardCore::Effects first = Send(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(AnswerIn(first, 5), -2);
+  EXPECT_EQ(first.sends.back()
+                .message.header.pull_reply()
+                .answer(0)
+                .values()
+                .shard_clock(),
+            1)
+      << "the clock at which it begins, though all are at another one";
+  EXPECT_EQ(Now(), -3);
+}
+
+TEST_F(ShardDelaysCutTest, WhatDoesNotFitIsRefusedWithAReason) {
+  StartDelays();
+  PublishCut(1, 0);
+  const ShardCutState written = *PushBoth(0, 0, 0, 2).cut;
+  const auto why = [&](const std::function<void(StoredTurns&)>& spoil) {
+    ShardCutState spoilt = written;
+    for (ShardState& shard : spoilt.shards) spoil(*shard.turns);
+    stored_ = nullptr;
+    begins_at_.clear();
+    GoOn(spoilt, 1, 0);
+    return std::string(started_.failure.message());
+  };
+  EXPECT_THAT(why([](StoredTurns& turns) { turns.turns.set_over(9); }),
+              HasSubstr("9 turns"));
+  EXPECT_THAT(why([](StoredTurns& turns) { turns.turns.set_plan(2); }),
+              HasSubstr("has turns of shard 2 of the delays"));
+  EXPECT_THAT(why([](StoredTurns& turns) {
+                turns.turns.mutable_waiting(0)->set_clock(1);
+              }),
+              HasSubstr("waits for its turn, which it cannot have"));
+  EXPECT_THAT(why([](StoredTurns& turns) {
+                turns.turns.add_kept()->set_version(0);
+                turns.tensors.push_back(turns.tensors.at(0));
+              }),
+              HasSubstr("go on with the same sync { stale: ... }"));
 }
 
 }  // namespace slackline::shard_delays_test

@@ -10,6 +10,17 @@
 
 namespace slackline::sim {
 
+namespace {
+
+TurnPlan::Clocks ClocksOf(const wire::Cut& cut) {
+  TurnPlan::Clocks clocks;
+  for (const wire::Cut::Until& until : cut.until())
+    clocks[until.rank()] = until.clock();
+  return clocks;
+}
+
+}  // namespace
+
 void CutTwin::CheckCut(const wire::View& before, const wire::View& view) {
   if (view.state() != wire::RUNNING) return;
   const wire::Cut& cut = view.cut();
@@ -80,14 +91,30 @@ void CutTwin::CheckCut(const wire::View& before, const wire::View& view) {
   }
   std::set<Life> named;
   for (const wire::Cut::Until& until : cut.until()) {
-    named.insert({Rank{until.rank()}, until.incarnation()});
+    // Who is gone, with all gradients pushed: only if delays are given.
+    const bool gone = scenario_.mode.has_delays() && until.incarnation() == 0 &&
+                      until.clock() == end;
+    if (!gone) named.insert({Rank{until.rank()}, until.incarnation()});
     const sync::Mode& mode =
         PhaseAt(view, std::max<Clock>(0, until.clock() - 1)).mode();
-    if (mode.has_ssp() || mode.has_dssp() || mode.has_asp()) continue;
+    if (mode.has_ssp() || mode.has_dssp() || mode.has_asp() ||
+        mode.has_delays()) {
+      continue;
+    }
     findings_.Report(
         Invariant::kCheckpoint,
         absl::StrCat(name, " in which each worker has its own clock, and ",
                      until.clock(), " is of mode ", ModeText(mode)));
+  }
+  if (scenario_.mode.has_delays()) {
+    ++findings_.stats().given_cuts;
+    if (cut.until_size() != scenario_.workers ||
+        !turns_.IsClosed(ClocksOf(cut))) {
+      findings_.Report(
+          Invariant::kCheckpoint,
+          absl::StrCat(name, " { ", cut.ShortDebugString(),
+                       " }, with gradients that are computed from others"));
+    }
   }
   if (cut.until_size() > 0 && named != views_.live()) {
     findings_.Report(Invariant::kCheckpoint,
@@ -165,7 +192,41 @@ bool CutTwin::IsComplete(const TwinCut& cut, const ShardTwin& twin) const {
   });
 }
 
+CutShard CutTwin::StateAfterTurns(const TwinCut& cut,
+                                  const ShardTwin& twin) const {
+  const TurnPlan::Clocks until = ClocksOf(cut.proto);
+  CutShard state{
+      .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
+      .begin = twin.range.begin,
+      .end = twin.range.end};
+  const size_t over = turns_.OverAt(twin, until);
+  if (over >= twin.after_turns.size()) return state;  // It is not complete.
+  CutTurns& turns = state.turns.emplace();
+  turns.over = static_cast<int64_t>(over);
+  state.version = twin.after_turns[over];
+  state.values = twin.versions[state.version];
+  state.slots = twin.slots[state.version];
+  for (const auto& [clock, rank] : turns_.WaitingAt(twin, until)) {
+    if (scenario_.Skips(clock, twin.range.table)) continue;
+    for (const auto& [life, participant] : twin.participants) {
+      if (life.first != rank) continue;
+      turns.waiting[{clock, rank}] = {
+          .base = twin.after_turns[turns_.TurnsBefore(twin, rank, clock)],
+          .gradient =
+              arithmetic_.GradientOf(twin.range, {.life = life, .clock = clock},
+                                     /*by_all_reduce=*/false)};
+    }
+  }
+  for (const size_t before : turns_.KeptAt(twin, until)) {
+    const Version version = twin.after_turns[before];
+    turns.kept[static_cast<int64_t>(before)] = {
+        .version = version, .values = twin.versions[version]};
+  }
+  return state;
+}
+
 CutShard CutTwin::StateAt(const TwinCut& cut, const ShardTwin& twin) const {
+  if (scenario_.mode.has_delays()) return StateAfterTurns(cut, twin);
   CutShard state{
       .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
       .begin = twin.range.region.begin(),
@@ -262,6 +323,13 @@ void CutTwin::CompareCut(const CutShard& expected, const ShardState& actual,
                      expected.running_rms.mean(), " of ",
                      expected.running_rms.count()));
   }
+  if (actual.turns.has_value() != expected.turns.has_value()) {
+    return findings_.Report(
+        Invariant::kCheckpoint,
+        absl::StrCat(what, ": has turns: ", actual.turns.has_value()));
+  }
+  if (expected.turns.has_value())
+    CompareTurns(*expected.turns, *actual.turns, what);
   if (actual.slots.size() != expected.slots.size()) {
     return findings_.Report(
         Invariant::kCheckpoint,
@@ -272,6 +340,49 @@ void CutTwin::CompareCut(const CutShard& expected, const ShardState& actual,
     return findings_.Report(
         Invariant::kCheckpoint,
         absl::StrCat(what, ": has another state in slot ", i));
+  }
+}
+
+void CutTwin::CompareTurns(const CutTurns& expected, const StoredTurns& actual,
+                           const std::string& what) {
+  const auto differ = [&](const std::string& how) {
+    findings_.Report(Invariant::kCheckpoint, absl::StrCat(what, how));
+  };
+  const wire::Turns& turns = actual.turns;
+  if (turns.over() != expected.over ||
+      turns.waiting_size() != static_cast<int>(expected.waiting.size()) ||
+      turns.kept_size() != static_cast<int>(expected.kept.size()) ||
+      actual.tensors.size() != TensorCount(turns)) {
+    return differ(absl::StrCat(": has ", turns.over(), " turns, ",
+                               turns.waiting_size(), " gradients that wait, ",
+                               turns.kept_size(), " kept versions, not ",
+                               expected.over, ", ", expected.waiting.size(),
+                               ", ", expected.kept.size()));
+  }
+  findings_.stats().cut_waiting += turns.waiting_size();
+  findings_.stats().cut_kept += turns.kept_size();
+  auto tensor = actual.tensors.begin();
+  int i = 0;
+  for (const auto& [of, waiting] : expected.waiting) {
+    const wire::Turns::Waiting& is = turns.waiting(i++);
+    if (std::pair(Clock{is.clock()}, Rank{is.rank()}) == of &&
+        is.base() == waiting.base &&
+        SameBits(FloatsOf(*tensor++), waiting.gradient)) {
+      continue;
+    }
+    return differ(absl::StrCat(": lets something else wait as the gradient of ",
+                               "rank ", static_cast<int>(of.second),
+                               " and clock ", of.first));
+  }
+  i = 0;
+  for (const auto& [before, kept] : expected.kept) {
+    const wire::Turns::Kept& is = turns.kept(i++);
+    if (is.turns() == before && is.version() == kept.version &&
+        SameBits(FloatsOf(*tensor++), kept.values)) {
+      continue;
+    }
+    return differ(absl::StrCat(": keeps something else as what it was after ",
+                               before, " turns"));
   }
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/checkpoint/shard_state.h"
@@ -14,11 +16,27 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_arithmetic.h"
 #include "tests/sim/check/shard_twins.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/view_twin.h"
 #include "tests/sim/scenario.h"
 #include "tests/sim/sim_replica.h"
 
 namespace slackline::sim {
+
+// What a shard has for its turns at a cut, if delays are given.
+struct CutTurns {
+  int64_t over = 0;
+  struct Waiting {
+    Version base = 0;
+    Tensor gradient;
+  };
+  std::map<std::pair<Clock, Rank>, Waiting> waiting = {};
+  struct Kept {
+    Version version = 0;
+    Tensor values;
+  };
+  std::map<int64_t, Kept> kept = {};
+};
 
 // What a shard is at a cut.
 struct CutShard {
@@ -30,6 +48,7 @@ struct CutShard {
   Versions slots = {};
   bool late = false;  // With updates that came behind some after the cut.
   RunningRms running_rms = {};
+  std::optional<CutTurns> turns = {};
 };
 
 struct TwinCut {
@@ -48,11 +67,12 @@ struct TwinCut {
 class CutTwin {
  public:
   CutTwin(const Scenario& scenario, const ViewTwin& views,
-          const ShardArithmetic& arithmetic, ShardTwins& shards,
-          AllReduceTwin& all_reduce, Findings& findings)
+          const ShardArithmetic& arithmetic, const TurnPlan& turns,
+          ShardTwins& shards, AllReduceTwin& all_reduce, Findings& findings)
       : scenario_(scenario),
         views_(views),
         arithmetic_(arithmetic),
+        turns_(turns),
         shards_(shards),
         all_reduce_(all_reduce),
         findings_(findings) {}
@@ -93,10 +113,15 @@ class CutTwin {
   // Everything before the cut has been pushed.
   bool IsComplete(const TwinCut& cut, const ShardTwin& twin) const;
   CutShard StateAt(const TwinCut& cut, const ShardTwin& twin) const;
+  // The same where delays are given: the cut is after some of the turns.
+  CutShard StateAfterTurns(const TwinCut& cut, const ShardTwin& twin) const;
+  void CompareTurns(const CutTurns& expected, const StoredTurns& actual,
+                    const std::string& what);
 
   const Scenario& scenario_;
   const ViewTwin& views_;
   const ShardArithmetic& arithmetic_;
+  const TurnPlan& turns_;
   ShardTwins& shards_;
   AllReduceTwin& all_reduce_;
   Findings& findings_;

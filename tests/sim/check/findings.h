@@ -104,6 +104,9 @@ struct CheckerStats {
   int64_t cut_shards = 0;        // Compared with the twin.
   int64_t cut_copies = 0;        // Shards that went on beside their cut.
   int64_t cut_late = 0;     // Shards with updates before the cut behind others.
+  int64_t given_cuts = 0;   // Of jobs with given delays; and at shards of them
+  int64_t cut_waiting = 0;  // gradients that wait for their turn, and
+  int64_t cut_kept = 0;     // earlier versions.
   int64_t states_kept = 0;  // By all-reduce, compared.
   int64_t programs_kept = 0;   // In checkpoints, compared,
   int64_t programs_begun = 0;  // and with those that jobs go on from.
@@ -116,6 +119,7 @@ struct CheckerStats {
       0;  // Jobs to be suspended, while scripts worked.
   int64_t checkpoints_failed = 0;  // All parts were there.
   int64_t resumed_shards = 0;      // Compared.
+  int64_t resumed_waiting = 0;     // Gradients that wait for their turns there.
   int64_t followers_ordered = 0;
   int64_t followers_in_sync = 0;  // Of those.
   int64_t copies_compared = 0;

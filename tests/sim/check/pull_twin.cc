@@ -74,21 +74,24 @@ void PullTwin::OnPullAnswered(ShardTwin& twin, const ShardTraceRecord& record,
   }
   PullIntent& pull = intent->second;
   const bool given = scenario_.mode.has_delays();
+  auto puller = twin.participants.find(life);
+  // Who begins in the middle of given delays is told its own first version.
+  const Clock clock = given && pull.join && puller != twin.participants.end()
+                          ? puller->second.joined_at
+                          : pull.clock;
   ThreadTwin& thread = shards_.threads()[owner];
   const auto counted = twin.leads.find(record.rank);
   const bool again = counted != twin.leads.end() &&
                      counted->second.first == record.incarnation &&
-                     counted->second.second >= pull.clock;
-  if (!again && pull.clock < EndOf(thread.view->proto())) {
-    twin.leads[record.rank] = {record.incarnation, pull.clock};
-    CountLead(pull.clock,
-              given
-                  ? turns_.CompleteAfter(
-                        twin, turns_.TurnsBefore(twin, record.rank, pull.clock))
-                  : twin.complete,
+                     counted->second.second >= clock;
+  if (!again && clock < EndOf(thread.view->proto())) {
+    twin.leads[record.rank] = {record.incarnation, clock};
+    CountLead(clock,
+              given ? turns_.CompleteAfter(
+                          twin, turns_.TurnsBefore(twin, record.rank, clock))
+                    : twin.complete,
               &thread.staleness);
   }
-  auto puller = twin.participants.find(life);
   if (puller == twin.participants.end()) {
     if (!pull.join)
       return findings_.Report(Invariant::kStaleness,
@@ -101,13 +104,13 @@ void PullTwin::OnPullAnswered(ShardTwin& twin, const ShardTraceRecord& record,
   pull.answered[static_cast<int32_t>(twin.range.shard)].emplace(record.version,
                                                                 record.index);
   if (given) {
-    const size_t turns = turns_.TurnsBefore(twin, record.rank, pull.clock);
+    const size_t turns = turns_.TurnsBefore(twin, record.rank, clock);
     if (turns >= twin.after_turns.size() ||
         twin.min_clock < scenario_.delays.first ||
         twin.after_turns[turns] != record.version) {
       return findings_.Report(
           Invariant::kVersionOrder,
-          absl::StrCat(who(), " at clock ", pull.clock, " with version ",
+          absl::StrCat(who(), " at clock ", clock, " with version ",
                        record.version, ", not with that after ", turns,
                        " turns; ", twin.after_turns.size() - 1, " are over"));
     }

@@ -80,6 +80,33 @@ void ResumeTwin::Resume(ShardTwin& twin) const {
   twin.updates.assign(stored->version, TwinUpdate());
   twin.after_turns = {stored->version};
   twin.running_rms = twin.resumed_rms = stored->running_rms;
+  if (stored->turns.has_value()) ResumeTurns(*stored->turns, twin);
+}
+
+void ResumeTwin::ResumeTurns(const StoredTurns& stored, ShardTwin& twin) const {
+  TurnPlan::Clocks begins_at;
+  for (int32_t rank = 0; rank < scenario_.workers; ++rank)
+    begins_at[rank] = BeginsAt(rank);
+  // Nobody asks for the others.
+  const Version present = twin.after_turns.front();
+  twin.after_turns.assign(turns_.OverAt(twin, begins_at) + 1, present);
+  twin.waiting = turns_.WaitingAt(twin, begins_at);
+  const auto said = [&](size_t turns, Version version) {
+    if (turns < twin.after_turns.size()) twin.after_turns[turns] = version;
+  };
+  for (const wire::Turns::Waiting& waiting : stored.turns.waiting()) {
+    said(turns_.TurnsBefore(twin, Rank{waiting.rank()}, waiting.clock()),
+         waiting.base());
+  }
+  findings_.stats().resumed_waiting += stored.turns.waiting_size();
+  for (int i = 0; i < stored.turns.kept_size(); ++i) {
+    const wire::Turns::Kept& kept = stored.turns.kept(i);
+    said(static_cast<size_t>(kept.turns()), kept.version());
+    if (kept.version() < twin.versions.size()) {
+      twin.versions[kept.version()] = FloatsOf(
+          stored.tensors[static_cast<size_t>(stored.turns.waiting_size() + i)]);
+    }
+  }
 }
 
 void ResumeTwin::CheckResumed(const ShardTwin& twin, const ShardCore& core) {

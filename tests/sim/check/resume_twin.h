@@ -8,6 +8,7 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twin.h"
+#include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/view_twin.h"
 #include "tests/sim/scenario.h"
 
@@ -16,10 +17,12 @@ namespace slackline::sim {
 class ResumeTwin {
  public:
   ResumeTwin(const Scenario& scenario, const ViewTwin& views,
-             const ShardComparison& comparison, Findings& findings)
+             const ShardComparison& comparison, const TurnPlan& turns,
+             Findings& findings)
       : scenario_(scenario),
         views_(views),
         comparison_(comparison),
+        turns_(turns),
         findings_(findings) {}
 
   // Without a checkpoint as well: 0.
@@ -31,9 +34,14 @@ class ResumeTwin {
   void CheckResumed(const ShardTwin& twin, const ShardCore& core);
 
  private:
+  // If delays are given: how far its turns are, as its workers' clocks say, and
+  // which versions they need, as the checkpoint has them.
+  void ResumeTurns(const StoredTurns& stored, ShardTwin& twin) const;
+
   const Scenario& scenario_;
   const ViewTwin& views_;
   const ShardComparison& comparison_;
+  const TurnPlan& turns_;
   Findings& findings_;
 };
 

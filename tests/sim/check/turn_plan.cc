@@ -50,4 +50,58 @@ bool TurnPlan::HasTurn(const ShardTwin& twin, Rank rank, Clock clock) const {
   });
 }
 
+size_t TurnPlan::OverAt(const ShardTwin& twin, const Clocks& until) const {
+  size_t over = 0;
+  for (const DelayTrace::Update& update : DelaysOf(twin).updates) {
+    const bool here = absl::c_all_of(update.ranks, [&](int32_t rank) {
+      return update.clock < until.at(rank);
+    });
+    if (!here) break;
+    ++over;
+  }
+  return over;
+}
+
+std::set<std::pair<Clock, Rank>> TurnPlan::WaitingAt(
+    const ShardTwin& twin, const Clocks& until) const {
+  const auto& updates = DelaysOf(twin).updates;
+  std::set<std::pair<Clock, Rank>> waiting;
+  for (size_t turn = OverAt(twin, until); turn < updates.size(); ++turn) {
+    for (const int32_t rank : updates[turn].ranks) {
+      if (updates[turn].clock < until.at(rank))
+        waiting.insert({updates[turn].clock, Rank{rank}});
+    }
+  }
+  return waiting;
+}
+
+std::set<size_t> TurnPlan::KeptAt(const ShardTwin& twin,
+                                  const Clocks& until) const {
+  const size_t over = OverAt(twin, until);
+  std::set<size_t> kept;
+  for (const DelayTrace::Read& read : DelaysOf(twin).reads) {
+    if (read.clock >= until.at(read.rank) &&
+        static_cast<size_t>(read.version) < over) {
+      kept.insert(static_cast<size_t>(read.version));
+    }
+  }
+  return kept;
+}
+
+bool TurnPlan::IsClosed(const Clocks& until) const {
+  for (const DelayTrace::Shard& shard : scenario_.delays.shards) {
+    for (const DelayTrace::Read& read : shard.reads) {
+      if (read.clock >= until.at(read.rank)) continue;
+      for (int64_t turn = 0; turn < read.version; ++turn) {
+        const DelayTrace::Update& update =
+            shard.updates[static_cast<size_t>(turn)];
+        for (const int32_t rank : update.ranks) {
+          if (update.clock >= until.at(rank)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace slackline::sim
