@@ -68,8 +68,9 @@ void Falsify(const ShardMachine* shard,
   auto* const machine = const_cast<ShardMachine*>(shard);
   ShardSnapshot snapshot = machine->Snapshot();
   change(snapshot);
-  *machine = ShardMachine(machine->rule(), machine->shard().range(),
-                          std::move(snapshot));
+  *machine = ShardMachine::Create(machine->rule(), machine->shard().range(),
+                                  std::move(snapshot))
+                 .value();
 }
 
 void Falsify(const ShardCore& core, ShardId shard,
