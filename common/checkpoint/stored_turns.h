@@ -37,8 +37,8 @@ std::string TurnsText(const wire::Turns& turns);
 std::optional<wire::Turns> ParseTurnsText(absl::string_view text);
 
 // What the pieces of one shard have, put together: pieces that came apart when
-// shards were cut in two. Each takes the same turns, but what is discarded of a
-// gradient may be one piece of it.
+// shards were split in two. Each takes the same turns, but what is discarded of
+// a gradient may be one piece of it.
 class TurnsOfPieces {
  public:
   // `turns` are those of the next piece, with so many elements; nullptr: it has

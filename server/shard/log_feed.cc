@@ -452,7 +452,7 @@ absl::Status LogCopy::ApplyRecord(const wire::ShardRecord& record,
   }
   SL_ASSIGN_OR_RETURN(const ShardRecord decoded, DecodeRecord(record, frames));
   if (std::holds_alternative<SplitRecord>(decoded) && feed_.has_move()) {
-    return absl::InvalidArgumentError("a shard on its way is not cut in two");
+    return absl::InvalidArgumentError("a shard on its way is not split in two");
   }
   SL_ASSIGN_OR_RETURN(ShardOutcome outcome, machine_->Apply(decoded));
   for (const ShardOutcome::Update& update : outcome.updates)

@@ -13,7 +13,7 @@ namespace {
 // Why there can be no cut of a shard to which this happens; empty: there can.
 std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits,
                      const ShardMachine& live) {
-  if (std::holds_alternative<SplitRecord>(record)) return "it is cut in two";
+  if (std::holds_alternative<SplitRecord>(record)) return "it is split in two";
   const auto* const install = std::get_if<InstallRecord>(&record);
   // All turns come after it.
   if (install == nullptr || live.turns() != nullptr) return "";

@@ -15,7 +15,7 @@
 // | installation | all have the same limit, and it is not later |
 // | leave | always, but not for a copy that has turns |
 //
-// A shard that is cut in two has no cut.
+// A shard that is split in two has no cut.
 //
 // A shard that has turns (GivenTurns) takes those at the cut whose gradients
 // are before it, and has the others wait. Its workers have limits with which

@@ -1,5 +1,5 @@
 // Goal: no fault of network, workers or servers breaks an invariant of the
-// design, not while shards move and are cut in two, or the mode changes,
+// design, not while shards move and are split in two, or the mode changes,
 // either, and once the faults are over every move, every change and every job
 // comes to its end.
 // Method: one thread, virtual time. One seed draws cluster, job, faults and
@@ -374,7 +374,7 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
       {2499, "who was held up in a step did not promise where it stops"},
       {4884, "a step for which nobody had examples was applied"},
       {46805, "steps for which nobody had examples before an installation"},
-      {2014987, "a shard was cut in two while workers took the state"}};
+      {2014987, "a shard was split in two while workers took the state"}};
   for (const auto& [seed, what] : seeds) {
     const RunReport report = RunModesSeed(seed, /*keep_log=*/false, Reality());
     EXPECT_FALSE(report.violation.has_value())

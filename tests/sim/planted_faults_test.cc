@@ -1034,7 +1034,7 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kExactlyOnce,
              {"asp", "ssp"},
              RepeatAsNextPush},
-        // Where a shard is cut in two while it still holds the gradient, that
+        // Where a shard is split in two while it still holds the gradient, that
         // is seen before the update.
         Case{.name = "SwappedClocks",
              .expected = Invariant::kOrder,

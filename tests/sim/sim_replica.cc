@@ -153,7 +153,7 @@ void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
 }
 
 bool SimReplica::SameBits(const SimReplica& other) const {
-  // Shards may have been cut in two between the views of the two.
+  // Shards may have been split in two between the views of the two.
   if (versions.size() < other.versions.size()) return other.SameBits(*this);
   for (size_t s = 0; s < versions.size(); ++s) {
     const ShardId shard{static_cast<int32_t>(s)};

@@ -27,7 +27,7 @@ struct SimReplica {
 
   // One shard, as `in` cuts it.
   ClientCore::ShardValue Give(const View& in, ShardId shard) const;
-  // ModelHash() over the shards as they were before any was cut in two.
+  // ModelHash() over the shards as they were before any was split in two.
   uint64_t Hash(const View& in) const;
   Version VersionOf(const View& in, ShardId shard) const;
   ClientCore::ShardValue CopyOf(const ShardRange& range, Version version) const;

@@ -148,7 +148,7 @@ class SimServer {
     kNone,
     kHideLosses,      // Shard threads see views in which nobody ever leaves.
     kServeOn,         // They go on serving a shard that they have given away.
-    kForgetSequence,  // They cut shards without the sequence numbers.
+    kForgetSequence,  // They split shards without the sequence numbers.
     kInstallAgain,    // They forget that a shard was installed.
     kLooseBounds,     // They take those of DSSP and BACKUP for larger.
     kMiscount,        // They forget how stale gradients were.

@@ -709,7 +709,7 @@ TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereCut) {
             Bits(ShardOf(model, "net.0.bias", 0, 7).values));
 }
 
-// A gradient can be discarded in one part of a shard that was cut in two.
+// A gradient can be discarded in one part of a shard that was split in two.
 TEST(StoredCheckpointTest, TurnsThatDoNotFitTogetherAreRefused) {
   const TempFolder folder;
   const Model model = MakeModel(1);

@@ -1,5 +1,5 @@
 // Goal: what a worker's client sends, and where to, while shards move and are
-// cut in two. Method: the shard threads are played by hand, on virtual time.
+// split in two. Method: the shard threads are played by hand, on virtual time.
 #include <cstdint>
 #include <cstring>
 #include <deque>

@@ -1,6 +1,6 @@
 // Goal: at the start and the end of a phase by all-reduce a worker's client
 // pulls and installs the state of shards bit for bit, also while they move and
-// are cut in two. Method: the shard threads are played by hand, on virtual
+// are split in two. Method: the shard threads are played by hand, on virtual
 // time.
 #include <cstddef>
 #include <cstdint>

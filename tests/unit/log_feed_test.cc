@@ -805,7 +805,7 @@ TEST_F(LogFeedTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
        "record 5: rank 1 (incarnation 11) joins, and takes part already"},
       {"a split",
        [](Message& m) { Put(SplitRecord{.at = 25, .part = ShardId{4}}, &m); },
-       "record 5: a shard on its way is not cut in two"},
+       "record 5: a shard on its way is not split in two"},
       {"a record of no kind",
        [](Message& m) { RecordOf(m, 0).mutable_record(); },
        "record 5: a record of a kind that is not known"},

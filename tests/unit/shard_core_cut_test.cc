@@ -436,7 +436,7 @@ TEST_F(ShardCutMoveTest, AShardThatIsCutInTwoHasNoStateAndGoesOn) {
   const std::optional<CutState> cut = ShowNext();
   ASSERT_TRUE(cut.has_value());
   EXPECT_THAT(cut->error,
-              AllOf(HasSubstr("weight[0, "), HasSubstr("cut in two")));
+              AllOf(HasSubstr("weight[0, "), HasSubstr("split in two")));
   EXPECT_EQ(cut->number, 1);
   EXPECT_EQ(cores_[0]->CutOf(ShardId{1}), nullptr);
   Send(0, Worker(0), PushOf(1, 2, 5, 0, 1));

@@ -194,7 +194,7 @@ TEST(ShardCutTest, AnInstallationUpToTheCutIsInIt) {
 TEST(ShardCutTest, AShardThatIsCutInTwoHasNone) {
   Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(1));
   EXPECT_THAT(shard.Do(SplitRecord{.at = 3, .part = ShardId{7}}).ToString(),
-              HasSubstr("cut in two"));
+              HasSubstr("split in two"));
 }
 
 // Nobody who keeps to the protocol makes them.

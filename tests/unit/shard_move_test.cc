@@ -529,7 +529,7 @@ TEST_F(ShardMoveTest, AShardThatWentToADeadServerIsReportedLost) {
   Replies();
   Send(0, Worker(0), PushOf(0, 1, 5));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED"));
-  // The coordinator has not heard of it yet, and cuts the shard in two.
+  // The coordinator has not heard of it yet, and splits the shard.
   Split(0, 1);
   NextView();
   ShowTo(0);

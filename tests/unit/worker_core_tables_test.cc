@@ -1,6 +1,6 @@
 // Goal: a step over servers begins with the first table that has come, and
 // where it must not; each gradient has the version of the parameters that it
-// was computed from, also if shards are cut in two meanwhile; what the
+// was computed from, also if shards are split in two meanwhile; what the
 // computation waits for has a deadline. Method: as worker_core_test, with two
 // tables.
 #include <map>

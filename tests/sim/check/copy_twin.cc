@@ -97,7 +97,7 @@ void CopyTwin::FollowCopies(Owner owner, const ShardCore& core) {
     for (const wire::Follower& follower : view.FollowersOf(ShardId{id})) {
       if (ThreadOf(follower) != owner) continue;
       ++listed;
-      // Or it has yet to hear that the shard was cut off.
+      // Or it has yet to hear that the shard was split off.
       bool has = machine != nullptr;
       for (ShardId from{id}; !has && view.OriginOf(from) != from;) {
         from = view.OriginOf(from);

@@ -37,7 +37,7 @@ class CopyTwin {
 
   // What the thread has of shards after an event, served and followed.
   void FollowCopies(Owner owner, const ShardCore& core);
-  // nullptr: it has none. Perhaps of the shard before it was cut in two.
+  // nullptr: it has none. Perhaps of the shard before it was split in two.
   const HeldCopy* CopyAt(int32_t shard, Owner owner) const;
   // By shard. Those of servers that are gone stay.
   const std::map<int32_t, HeldCopy>& CopiesOf(Owner owner) {

@@ -79,7 +79,7 @@ class CutTwin {
 
   // The view has a cut where there can be one, and nobody is there already.
   void CheckCut(const wire::View& before, const wire::View& view);
-  // No shard moves or is cut in two before all have their state at the cut.
+  // No shard moves or is split in two before all have their state at the cut.
   void CheckNoCutPending(const std::string& what);
   // A shard thread that does not know of a cut accepts nothing after it, and
   // none has less in its cut than it had accepted.

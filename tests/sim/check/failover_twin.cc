@@ -42,7 +42,7 @@ void FailoverTwin::OnPromoted(Owner owner, int32_t id, const View& view,
         Invariant::kOwnership,
         absl::StrCat(who, "; it is served by ", Name(*present.owner)));
   }
-  // What it had, perhaps before the shard was cut off.
+  // What it had, perhaps before the shard was split off.
   const std::map<int32_t, HeldCopy>& had = copies_.CopiesOf(owner);
   auto copy = had.find(id);
   for (int32_t from = id; copy == had.end() && origin_of(from) != from;) {

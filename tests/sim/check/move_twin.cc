@@ -14,7 +14,7 @@ void MoveTwin::CheckMoves(const wire::View& before, const wire::View& view) {
   findings_.stats().splits += view.split_size() - before.split_size();
   if (before.state() == wire::RUNNING &&
       view.split_size() > before.split_size()) {
-    cuts_.CheckNoCutPending("cuts a shard in two");
+    cuts_.CheckNoCutPending("splits a shard");
   }
   if (before.state() == wire::RUNNING &&
       view.server_size() < before.server_size())

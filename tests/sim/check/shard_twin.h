@@ -79,7 +79,7 @@ struct ShardTwin : TwinState {
   std::vector<Versions> slots;      // By version, then slot.
   std::vector<TwinUpdate> updates;  // updates[v] leads to version v + 1.
   RunningRms resumed_rms;           // As the job has begun.
-  // What it was before it was cut in two by the view of this number.
+  // What it was before it was split in two by the view of this number.
   std::vector<std::pair<uint64_t, Versions>> before_split;
   int32_t origin = 0;          // What it was cut off from; else itself.
   int32_t first = 0;           // The shard of the first view that it was in.
@@ -102,7 +102,7 @@ struct ShardTwin : TwinState {
   std::map<uint64_t, Logged> log;  // By index.
   // By term: the index from which on the log is that of its owner.
   std::map<uint64_t, uint64_t> terms;
-  // What it was when it was cut in two, and when a follower began to serve it
+  // What it was when it was split in two, and when a follower began to serve it
   // that had another part of the log. A copy may still be that.
   std::vector<std::shared_ptr<const ShardTwin>> earlier;
   int failovers = 0;

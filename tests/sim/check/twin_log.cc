@@ -67,7 +67,7 @@ std::shared_ptr<const ShardTwin> TwinAt(const ShardTwin& twin,
     if (fits(**was)) return *was;
   }
   // Where a term begins the shard is what it was at the end of the one before,
-  // and perhaps cut in two right after that.
+  // and perhaps split in two right after that.
   const auto term = twin.terms.find(at.term);
   if (term == twin.terms.end() || term == twin.terms.begin() ||
       at.index != term->second) {

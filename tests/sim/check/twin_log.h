@@ -29,7 +29,7 @@ std::shared_ptr<const ShardTwin> CutOnTheWay(const ShardTwin& twin,
                                              const LogPosition& at);
 // There an owner was that another one had replaced before.
 bool HasFollowedTheReplaced(const ShardTwin& twin, const LogPosition& at);
-// As it was before it was cut in two or changed its owner.
+// As it was before it was split in two or changed its owner.
 std::shared_ptr<const ShardTwin> AtFirst(const ShardTwin& twin);
 bool IsOnLine(const ShardTwin& twin, const LogPosition& at);
 void Rewind(ShardTwin& twin, uint64_t index);
