@@ -228,7 +228,11 @@ void Gathers::Start(const std::map<int32_t, const Member*>& workers,
   open_.clear();
   for (const auto& [rank, worker] : workers) {
     changed_.insert(worker->incarnation);
-    positions_[worker->incarnation] = {.rank = rank, .place = {0, 0}};
+    // Who goes on from a checkpoint calls nothing before its first step, which
+    // it may not even begin before another worker's earlier step is done.
+    const auto clock = static_cast<uint64_t>(worker->begins_at);
+    positions_[worker->incarnation] = {
+        .rank = rank, .place = {clock == 0 ? 0 : 2 * clock + 1, 0}};
   }
 }
 

@@ -6,7 +6,8 @@
 // joins late, or again, calls what the others call at that place. A worker is
 // waited for at its present place and at later ones. Who has called at a later
 // place is not waited for at an earlier one, and who joins a running job not
-// before it has said where it begins.
+// before it has said where it begins. Who goes on from a checkpoint is waited
+// for from its first step on.
 //
 // What a gather has brought is kept for a while: a worker that repeats its call
 // because the answer was lost, or comes when the others have gone on, gets what

@@ -72,10 +72,13 @@ INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 10));
 
 TEST(FloorsTest, NamesWhatHappenedTooSeldom) {
   RunCounts counts;
-  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(5));
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(8));
   counts.finished = 300;
   counts.resumed = 251;
   counts.resumed_same = 71;
+  counts.resumed_given = 16;
+  counts.resumed_given_same = 6;
+  counts.checker.resumed_waiting = 51;
   counts.checker.resumed_shards = 1001;
   counts.workers.resumed_starts = 500;
   EXPECT_THAT(
