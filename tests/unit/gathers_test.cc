@@ -49,12 +49,16 @@ class GathersTest : public testing::Test {
  protected:
   GathersTest() { Begin({.workers = 3}); }
 
-  void Begin(const Gathers::Options& options) {
+  // `begins_at`: of a job that goes on from a checkpoint, by rank.
+  void Begin(const Gathers::Options& options,
+             const std::vector<Clock>& begins_at = {}) {
     gathers_ = std::make_unique<Gathers>(options);
     members_.clear();
     std::map<int32_t, const Member*> workers;
     for (int32_t rank = 0; rank < options.workers; ++rank) {
       Join(rank);
+      if (rank < static_cast<int32_t>(begins_at.size()))
+        members_[rank].begins_at = begins_at[static_cast<size_t>(rank)];
       workers[rank] = &members_[rank];
     }
     CoordinatorEffects effects;
@@ -160,6 +164,16 @@ TEST_F(GathersTest, WhoIsGoneIsNotWaitedForAndLeftOut) {
   Enter(2, 4, 0, "c");
   EXPECT_THAT(Lose(2), IsEmpty()) << "1 has not come";
   EXPECT_THAT(Enter(1, 4, 0, "b"), ElementsAre("0 0:a 1:b", "1 0:a 1:b"));
+}
+
+TEST_F(GathersTest, WhoGoesOnFromACheckpointIsAwaitedFromItsFirstStepOn) {
+  Begin({.workers = 3}, {8, 8, 10});
+  Enter(0, 17, 0, "a");
+  EXPECT_THAT(Enter(1, 17, 0, "b"), ElementsAre("0 0:a 1:b", "1 0:a 1:b"))
+      << "worker 2 has done the step of clock 8";
+  Enter(0, 21, 0, "a");
+  EXPECT_THAT(Enter(1, 21, 0, "b"), IsEmpty());
+  EXPECT_THAT(Enter(2, 21, 0, "c"), SizeIs(3));
 }
 
 TEST_F(GathersTest, WhoIsBeyondIsNotWaitedForAtAnEarlierPlace) {
