@@ -82,7 +82,7 @@ struct RowBlock {
       row.resize(width);
       std::memcpy(row.data(), floats, width * sizeof(float));
       floats += width * sizeof(float);
-      left = left.Cut(key + 1).second;
+      left = left.SplitAt(key + 1).second;
     }
     return block;
   }

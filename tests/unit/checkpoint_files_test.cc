@@ -325,7 +325,7 @@ void GiveTurns(ShardState* shard, int64_t over = 9) {
   turns.turns.set_remembers(true);
   for (int tensor = 0; tensor < 4; ++tensor) {
     std::vector<float> floats;
-    for (int64_t i = shard->begin; i < shard->end; ++i)
+    for (int64_t i = shard->region.begin(); i < shard->region.end(); ++i)
       floats.push_back(static_cast<float>(100 * tensor + i));
     turns.tensors.push_back(Floats(floats));
   }
@@ -689,7 +689,7 @@ TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
   EXPECT_EQ(both.count(), 150u);
 }
 
-TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereCut) {
+TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereSplit) {
   const TempFolder folder;
   const Model model = MakeModel(1);
   std::vector<ShardState> shards = Shards(model, 4);
@@ -697,15 +697,16 @@ TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereCut) {
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 2)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
-           {0, 4}, {1, 3}, {0, 7}, {2, 6}}) {
-    ShardState expected = ShardOf(model, "net.0.bias", begin, end);
+  for (const Region& region :
+       {Region(0, 4), Region(1, 3), Region(0, 7), Region(2, 6)}) {
+    ShardState expected =
+        ShardOf(model, "net.0.bias", region.begin(), region.end());
     GiveTurns(&expected);
-    const ShardState read = Must(stored->Read("net.0.bias", begin, end));
+    const ShardState read = Must(stored->Read("net.0.bias", region));
     ExpectEqual(read, expected);
     ExpectSameTurns(read, expected);
   }
-  EXPECT_EQ(Bits(Must(stored->ReadValues("net.0.bias", 0, 7))),
+  EXPECT_EQ(Bits(Must(stored->ReadValues("net.0.bias", {0, 7}))),
             Bits(ShardOf(model, "net.0.bias", 0, 7).values));
 }
 
@@ -714,12 +715,13 @@ TEST(StoredCheckpointTest, TurnsThatDoNotFitTogetherAreRefused) {
   const TempFolder folder;
   const Model model = MakeModel(1);
   std::vector<ShardState> shards = Shards(model, 4);
-  for (ShardState& shard : shards) GiveTurns(&shard, shard.begin == 4 ? 10 : 9);
+  for (ShardState& shard : shards)
+    GiveTurns(&shard, shard.region.begin() == 4 ? 10 : 9);
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_TRUE(stored->Read("net.0.bias", 4, 7).ok());
-  EXPECT_THAT(Text(stored->Read("net.0.bias", 0, 7).status()),
+  EXPECT_TRUE(stored->Read("net.0.bias", {4, 7}).ok());
+  EXPECT_THAT(Text(stored->Read("net.0.bias", {0, 7}).status()),
               AllOf(HasSubstr("net.0.bias[0, 7)"),
                     HasSubstr("have other turns than each other")));
 }
@@ -730,7 +732,7 @@ TEST(StoredCheckpointTest, OfSeveralVersionsInTurnsTheLargestCounts) {
   std::vector<ShardState> shards = Shards(model, 4);
   for (ShardState& shard : shards) {
     GiveTurns(&shard);
-    if (shard.begin != 4) continue;
+    if (shard.region.begin() != 4) continue;
     shard.turns->turns.mutable_waiting(0)->set_base(5);
     shard.turns->turns.mutable_waiting(0)->set_rms(1);
     shard.turns->turns.mutable_kept(1)->set_version(8);
@@ -738,7 +740,8 @@ TEST(StoredCheckpointTest, OfSeveralVersionsInTurnsTheLargestCounts) {
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  const wire::Turns turns = Must(stored->Read("net.0.bias", 0, 7)).turns->turns;
+  const wire::Turns turns =
+      Must(stored->Read("net.0.bias", {0, 7})).turns->turns;
   EXPECT_EQ(turns.waiting(0).base(), 7u);
   EXPECT_DOUBLE_EQ(turns.waiting(0).rms(), std::sqrt((4 * 9 + 3 * 1) / 7.0));
   EXPECT_EQ(turns.kept(0).version(), 4u);

@@ -448,8 +448,11 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
                       range.region.DenseBytes());
     const Optimizer& rule = copy.seen->optimizer(range.table);
     PayloadMemory heap;
-    ASSERT_TRUE(twin.Apply(rule, {gradient}, 1,
-                           {.learning_rate = rule.learning_rate()}, heap)
+    ASSERT_TRUE(twin.ApplyMean(rule,
+                               {.parts = absl::MakeConstSpan(&gradient, 1),
+                                .count = 1,
+                                .workers = 1},
+                               {.learning_rate = rule.learning_rate()}, heap)
                     .ok());
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
@@ -472,15 +475,17 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheOptionsOfItsGradient) {
     Shard& twin = twins.emplace_back(
         DenseShard(copy.seen->table(range.table), range, kSeed, rule));
     PayloadMemory heap;
-    ASSERT_TRUE(twin.Apply(rule,
-                           {Payload::Copy(
-                               gradients[table].data() + range.region.begin(),
-                               range.region.DenseBytes())},
-                           1,
-                           {.learning_rate = rule.learning_rate() *
-                                             options[table].rate_factor,
-                            .momentum = options[table].momentum},
-                           heap)
+    const Payload gradient =
+        Payload::Copy(gradients[table].data() + range.region.begin(),
+                      range.region.DenseBytes());
+    ASSERT_TRUE(twin.ApplyMean(rule,
+                               {.parts = absl::MakeConstSpan(&gradient, 1),
+                                .count = 1,
+                                .workers = 1},
+                               {.learning_rate = rule.learning_rate() *
+                                                 options[table].rate_factor,
+                                .momentum = options[table].momentum},
+                               heap)
                     .ok());
   }
   FakeGroup group(1);

@@ -773,8 +773,12 @@ TEST_F(ShardCoreTest, EachTableHasItsRuleAndItsSlots) {
   const Optimizer rule = *Optimizer::Create(Adam());
   Shard twin = DenseShard(two.table(1), adam.range(), 0, rule);
   PayloadMemory heap;
-  ASSERT_TRUE(twin.Apply(rule, {Floats(2, kElements)}, 1,
-                         {.learning_rate = rule.learning_rate()}, heap)
+  const Payload gradient = Floats(2, kElements);
+  ASSERT_TRUE(twin.ApplyMean(rule,
+                             {.parts = absl::MakeConstSpan(&gradient, 1),
+                              .count = 1,
+                              .workers = 1},
+                             {.learning_rate = rule.learning_rate()}, heap)
                   .ok());
   EXPECT_EQ(BytesOf(adam.values()), BytesOf(twin.values()));
   EXPECT_EQ(BytesOf(adam.slots()[1]), BytesOf(twin.slots()[1]));

@@ -274,11 +274,10 @@ class ShardDelaysCutTest : public ShardDelaysTest {
     class Written final : public StoredShards {
      public:
       explicit Written(const ShardCutState& state) : state_(state) {}
-      absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
-                                      int64_t end) const override {
+      absl::StatusOr<ShardState> Read(const std::string& table,
+                                      const Region& region) const override {
         for (const ShardState& shard : state_.shards) {
-          if (shard.table == table && shard.begin == begin && shard.end == end)
-            return shard;
+          if (shard.table == table && shard.region == region) return shard;
         }
         return absl::NotFoundError("it is of the other thread");
       }

@@ -197,8 +197,8 @@ CutShard CutTwin::StateAfterTurns(const TwinCut& cut,
   const TurnPlan::Clocks until = ClocksOf(cut.proto);
   CutShard state{
       .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
-      .begin = twin.range.begin,
-      .end = twin.range.end};
+      .begin = twin.range.region.begin(),
+      .end = twin.range.region.end()};
   const size_t over = turns_.OverAt(twin, until);
   if (over >= twin.after_turns.size()) return state;  // It is not complete.
   CutTurns& turns = state.turns.emplace();
