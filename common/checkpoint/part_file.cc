@@ -24,6 +24,7 @@
 #include "common/io/state_hash.h"
 #include "common/shortened.h"
 #include "common/status.h"
+#include "common/with_memory.h"
 
 namespace slackline {
 namespace {
@@ -424,7 +425,10 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
   if (piece.turns.has_value())
     shard.turns = StoredTurns{.turns = *piece.turns, .tensors = {}};
   for (int tensor = 0; tensor < piece.tensors(); ++tensor) {
-    Payload payload = Payload::Allocate(piece.region.DenseBytes());
+    Payload payload;
+    SL_RETURN_IF_ERROR(WithMemory(
+        piece.region.DenseBytes(), PieceName(piece),
+        [&] { payload = Payload::Allocate(piece.region.DenseBytes()); }));
     SL_RETURN_IF_ERROR(
         ReadTensor(piece, tensor, piece.region, payload.MutableData()));
     if (tensor == 0) {

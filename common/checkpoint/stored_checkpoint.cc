@@ -10,6 +10,7 @@
 #include "common/optim/optimizer.h"
 #include "common/shortened.h"
 #include "common/status.h"
+#include "common/with_memory.h"
 
 namespace slackline {
 namespace {
@@ -140,8 +141,12 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
     --at;
   const int tensors = with_slots ? at->second.piece->tensors() : 1;
   std::vector<Payload> to;
-  for (int i = 0; i < tensors; ++i)
-    to.push_back(Payload::Allocate(region.DenseBytes()));
+  SL_RETURN_IF_ERROR(
+      WithMemory(static_cast<size_t>(tensors) * region.DenseBytes(),
+                 PieceText(table, region), [&] {
+                   for (int i = 0; i < tensors; ++i)
+                     to.push_back(Payload::Allocate(region.DenseBytes()));
+                 }));
   RunningRmsOfParts rms;
   TurnsOfPieces turns;
   for (; at != pieces.places.end() && at->first.Overlaps(region); ++at) {

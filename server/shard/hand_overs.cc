@@ -274,8 +274,10 @@ void HandOvers::GoIfCaughtUp(ShardId shard, const ShardParts& at) {
 }
 
 void HandOvers::HandleEarly(const ShardParts& at) {
-  for (const Outgoing& early : std::exchange(early_, {}))
+  for (const Outgoing& early : std::exchange(early_, {})) {
+    if (at.failed) return;
     OnHandOver(early.to, early.message, at);
+  }
 }
 
 }  // namespace slackline

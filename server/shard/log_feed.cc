@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "common/with_memory.h"
 #include "server/shard/shard_codec.h"
 
 namespace slackline {
@@ -414,7 +415,11 @@ absl::Status LogCopy::CopyPart(const wire::TensorPart& part,
         " tensors, and this one ", bytes, " bytes"));
   }
   // Not before its first part: what is promised may never come.
-  if (offset == 0) tensors_.push_back(Payload::Allocate(bytes));
+  if (offset == 0) {
+    SL_RETURN_IF_ERROR(WithMemory(bytes, "a tensor that comes to it", [&] {
+      tensors_.push_back(Payload::Allocate(bytes));
+    }));
+  }
   std::memcpy(tensors_.back().MutableData() + offset, payload.data(),
               payload.size());
   bytes_copied_ += payload.size();

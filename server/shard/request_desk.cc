@@ -360,6 +360,7 @@ void RequestDesk::Remind(ShardId shard, const ServedShard::StillParked& still) {
 void RequestDesk::Handle(const ShardPlaces::Requests& requests,
                          const ShardParts& at) {
   for (const Outgoing& request : requests) {
+    if (at.failed) return;
     if (request.message.header.has_push_request()) {
       OnPush(request.to, request.message, at);
     } else {

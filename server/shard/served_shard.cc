@@ -52,12 +52,16 @@ std::string ServedShard::Name() const {
   return absl::StrCat(rules_->table, range().region.Text());
 }
 
+bool ServedShard::HasFailed(const Call& call) const {
+  call.effects.failure = failure_;
+  return !failure_.ok();
+}
+
 ShardOutcome ServedShard::Commit(const ShardRecord& record,
                                  const std::optional<ShardTraceRecord>& cause,
                                  const Call& call) {
   Effects& effects = call.effects;
-  effects.failure = failure_;
-  if (!failure_.ok()) return {};
+  if (HasFailed(call)) return {};
   // Holding the old values makes an update write elsewhere.
   UpdateOrder& order = orders_.OfValues();
   const bool compare = order.NeedsUpdates();
@@ -115,6 +119,7 @@ ServedShard::Pushed ServedShard::Push(const WorkerLife& who,
                                       const Payload& frame,
                                       const PushTerms& terms,
                                       const Call& call) {
+  if (HasFailed(call)) return {.refusal = Retry()};
   const Participant* const participant = Find(who);
   if (participant == nullptr) {
     return {.refusal = Rejected(absl::StrCat(
@@ -196,6 +201,10 @@ std::optional<wire::Refusal> ServedShard::Accept(const wire::Push& push,
   }
   const absl::StatusOr<Payload> gradient =
       machine_.shard().store().GradientIn(push, frame);
+  if (!gradient.ok() && !absl::IsInvalidArgument(gradient.status())) {
+    call.effects.failure = failure_ = gradient.status();
+    return Retry();
+  }
   if (!gradient.ok()) return reject(gradient.status().message());
   call.counts.Pushed(frame.size());
   call.effects.work.push_back(
@@ -292,6 +301,7 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
     const WorkerLife& who, const wire::Push& push,
     absl::Span<const Payload> frames, const InstallTerms& terms,
     const Call& call) {
+  if (HasFailed(call)) return Retry();
   const Participant* const participant = Find(who);
   const uint64_t next_seq = participant == nullptr ? 1 : participant->next_seq;
   if (push.seq() < next_seq) {
@@ -357,6 +367,7 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
                                                const wire::Pull& pull,
                                                const PullTerms& terms,
                                                const Call& call) {
+  if (HasFailed(call)) return Retry();
   const Participant* participant = Find(who);
   if (participant == nullptr) {
     if (!pull.has_join()) {
@@ -373,6 +384,7 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
     Commit(JoinRecord{.who = who, .clock = machine_.complete_clock()},
            std::nullopt, call);
     participant = Find(who);
+    if (participant == nullptr) return Retry();  // It has failed.
   }
   UpdateOrder& order = orders_.OfValues();
   // A late copy.

@@ -78,7 +78,8 @@ class ServedShard {
     std::optional<ShardState> at_cut;
     // Why there will be no state at the cut, which is under way no more.
     absl::Status cut_lost;
-    // Of the store: the shard is of no more use, and nothing else counts.
+    // What the store could not do: the shard is of no more use, and nothing
+    // else counts.
     absl::Status failure;
 
     void Clear();
@@ -220,6 +221,9 @@ class ServedShard {
     ShardTraceRecord cause;
   };
 
+  // The store has failed, so that nothing of the shard may be asked any more.
+  // Says so in the effects.
+  bool HasFailed(const Call& call) const;
   // Applies the record, tells those who copy the shard, counts and traces what
   // it did, and answers the pulls that it lets go. `cause` is traced before its
   // updates; the smallest clock is filled in. Does nothing once the store has
@@ -261,7 +265,7 @@ class ServedShard {
 
   std::shared_ptr<const Rules> rules_;
   ShardMachine machine_;
-  absl::Status failure_;  // Of its store.
+  absl::Status failure_;  // What its store could not do.
   StalenessGate gate_;
   UpdateOrders orders_;
   // Begins to measure anew wherever the shard gets.

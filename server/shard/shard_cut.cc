@@ -88,8 +88,10 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
                              std::holds_alternative<LeaveRecord>(record))) {
     return absl::OkStatus();
   }
-  return Annotate(copy_->Apply(record).status(),
-                  "what comes before the cut does not fit");
+  const absl::Status applied = copy_->Apply(record).status();
+  return absl::IsInvalidArgument(applied)
+             ? Annotate(applied, "what comes before the cut does not fit")
+             : applied;
 }
 
 const ShardMachine* ShardCut::Complete(const ShardMachine& live) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "common/with_memory.h"
 #include "server/shard/shard_codec.h"
 
 namespace slackline {
@@ -35,15 +36,20 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
     return Payload::Copy(tensor.data(), tensor.size());
   };
   ShardSnapshot snapshot;
-  snapshot.values = own(stored.values);
-  for (const Payload& slot : stored.slots) snapshot.slots.push_back(own(slot));
+  SL_RETURN_IF_ERROR(WithMemory((1 + slot_count) * stored.values.size(),
+                                "what a checkpoint has of it", [&] {
+                                  snapshot.values = own(stored.values);
+                                  for (const Payload& slot : stored.slots)
+                                    snapshot.slots.push_back(own(slot));
+                                  while (snapshot.slots.size() < slot_count)
+                                    snapshot.slots.push_back(
+                                        rule.store->ZeroSlot(snapshot.values));
+                                }));
   // A rule that corrects its young moments by the number of updates they have
   // seen counts anew with moments that begin anew.
-  const bool anew = snapshot.slots.size() < slot_count;
+  const bool anew = stored.slots.size() < slot_count;
   snapshot.version = anew ? 0 : stored.version;
   snapshot.running_rms = stored.running_rms;
-  while (snapshot.slots.size() < slot_count)
-    snapshot.slots.push_back(rule.store->ZeroSlot(snapshot.values));
   return snapshot;
 }
 
@@ -60,15 +66,19 @@ absl::StatusOr<TurnState> TurnsFrom(std::optional<StoredTurns> stored,
         "; go on with the same limits { shard_kib: ... }"));
   }
   // In memory of its own.
-  for (Payload& tensor : stored->tensors)
-    tensor = Payload::Copy(tensor.data(), tensor.size());
+  SL_RETURN_IF_ERROR(WithMemory(stored->tensors.size() * snapshot.values.size(),
+                                "what a checkpoint has of its turns", [&] {
+                                  for (Payload& tensor : stored->tensors)
+                                    tensor = Payload::Copy(tensor.data(),
+                                                           tensor.size());
+                                }));
   absl::StatusOr<TurnState> turns =
       DecodeTurns(*std::move(stored), rule, snapshot.version,
                   Participants(snapshot.min_clock, snapshot.participants));
   if (!turns.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("the checkpoint has ", turns.status().message(),
-                     "; go on with the same sync { stale: ... }"));
+    return absl::DataLossError(absl::StrCat("the checkpoint has ",
+                                            turns.status().message(),
+                                            "; go on from another one"));
   }
   return turns;
 }
@@ -133,6 +143,13 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   if (at.options.stored != nullptr) {
     SL_ASSIGN_OR_RETURN(ShardState stored,
                         at.options.stored->Read(table.name(), range.region));
+    if (stored.turns.has_value() != (rule.delays != nullptr)) {
+      return absl::DataLossError(absl::StrCat(
+          "the checkpoint has ", stored.turns.has_value() ? "" : "no ",
+          "turns of given delays, and its manifest says that it has ",
+          rule.delays != nullptr ? "some" : "none",
+          "; they are of different checkpoints: go on from another one"));
+    }
     SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range.region, rule));
     turns = std::move(stored.turns);
   } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {

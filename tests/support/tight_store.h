@@ -16,8 +16,9 @@ namespace slackline {
 
 class TightKind : public StoreKind {
  public:
-  // So many of the next requests for memory are refused.
+  // So many requests for memory are refused, after so many that are granted.
   mutable int refusals = 0;
+  mutable int granted_before = 0;
   // How often a store was asked for anything after it had failed.
   mutable int asked_after_failure = 0;
 
@@ -69,22 +70,27 @@ class TightKind : public StoreKind {
     }
     absl::Status CheckFrame(const wire::Push& push,
                             const Payload& frame) const override {
+      Count();
       return dense_->CheckFrame(push, frame);
     }
     absl::StatusOr<Payload> GradientIn(const wire::Push& push,
                                        const Payload& frame) const override {
+      Count();
       return dense_->GradientIn(push, frame);
     }
     absl::Status CheckGradient(const Payload& gradient) const override {
+      Count();
       return dense_->CheckGradient(gradient);
     }
     absl::Span<const std::byte> FloatsOf(
         const Payload& gradient) const override {
+      Count();
       return dense_->FloatsOf(gradient);
     }
     std::pair<Payload, Payload> SplitGradient(
         const Payload& gradient, const Region& kept,
         const Region& part) const override {
+      Count();
       return dense_->SplitGradient(gradient, kept, part);
     }
     absl::Status Apply(const Update& update) override {
@@ -93,8 +99,9 @@ class TightKind : public StoreKind {
     }
 
    private:
+    void Count() const { kind_.asked_after_failure += failed_; }
     absl::Status Ask() {
-      kind_.asked_after_failure += failed_;
+      Count();
       const absl::Status got = kind_.Ask(dense_->values().size());
       failed_ |= !got.ok();
       return got;
@@ -107,6 +114,10 @@ class TightKind : public StoreKind {
 
   absl::Status Ask(size_t bytes) const {
     if (refusals == 0) return absl::OkStatus();
+    if (granted_before > 0) {
+      --granted_before;
+      return absl::OkStatus();
+    }
     --refusals;
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for ", bytes, " bytes"));

@@ -53,7 +53,7 @@ class StoreMemoryTest : public ShardMoveTest {
                       HasSubstr(" bytes")));
     for (const Outgoing& out : effects.sends) {
       EXPECT_FALSE(out.message.header.has_push_reply());
-      EXPECT_FALSE(out.message.header.has_hand_over_reply());
+      EXPECT_TRUE(has_come_ || !out.message.header.has_hand_over_reply());
     }
   }
   void Fails(int server, const std::string& what, const PeerId& from,
@@ -88,6 +88,7 @@ class StoreMemoryTest : public ShardMoveTest {
   }
 
   static constexpr int kAll = 1000;
+  bool has_come_ = false;  // A shard, of which its last owner is told.
   const std::shared_ptr<TightKind> tight_ = std::make_shared<TightKind>();
   ShardCore* failed_ = nullptr;
 };
@@ -140,6 +141,22 @@ TEST_F(StoreMemoryTest, AShardCannotArrive) {
   Show();
   FailsWithDelivery(1, "cannot copy shard weight[0, 4): record ");
   EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
+}
+
+// The first of them, a push, is what there is no memory for; who joins after it
+// would be asked for his clock.
+TEST_F(StoreMemoryTest, WhatWaitsForAShardIsNotDoneAfterAFailure) {
+  Start("asp", 1);
+  AddWorker(1, 11);
+  Move(0, 1);
+  Show();
+  Deliver(1);  // Its first part.
+  Send(1, Worker(0), PushOf(0, 1, 2));
+  Send(1, Worker(1), JoinPullOf());
+  ASSERT_EQ(cores_[1]->waiting_count(), 2u);
+  tight_->granted_before = 1;  // What arrives.
+  has_come_ = true;
+  FailsWithDelivery(1, "cannot go on with shard weight[0, 4)");
 }
 
 TEST_F(StoreMemoryTest, AFollowerCannotGoOn) {

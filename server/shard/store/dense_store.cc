@@ -5,7 +5,6 @@
 // should be, else into other buffers.
 #include <cstring>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "common/compress/gradient_code.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
+#include "common/with_memory.h"
 #include "server/shard/store/store_kinds.h"
 
 namespace slackline {
@@ -25,20 +25,6 @@ absl::Status CheckTensor(size_t bytes, size_t of_shard) {
   if (bytes == of_shard) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a tensor of ", bytes, " bytes; the shard has ", of_shard));
-}
-
-// Does what needs so many bytes for `what`. The only place that knows that
-// memory of the heap is refused by an exception.
-template <typename Fn>
-absl::Status WithMemory(size_t bytes, absl::string_view what, Fn fn) {
-  try {
-    fn();
-    return absl::OkStatus();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "this machine has no memory for the ", bytes, " bytes of ", what,
-        "; give the job more servers, or the machine more memory"));
-  }
 }
 
 constexpr absl::string_view kState = "its values and optimizer slots";
@@ -161,14 +147,18 @@ absl::StatusOr<std::unique_ptr<ShardStore>> DenseStore::Split(
   };
   std::vector<Payload> part_slots;
   Payload part_values;
+  std::vector<Payload> kept_slots;
+  Payload kept_values;
   SL_RETURN_IF_ERROR(WithMemory(StateBytes(), "its two parts", [&] {
-    for (Payload& slot : slots_) {
+    for (const Payload& slot : slots_) {
       part_slots.push_back(slice(slot, kept.DenseBytes(), part.DenseBytes()));
-      slot = slice(slot, 0, kept.DenseBytes());
+      kept_slots.push_back(slice(slot, 0, kept.DenseBytes()));
     }
     part_values = slice(values_, kept.DenseBytes(), part.DenseBytes());
-    values_ = slice(values_, 0, kept.DenseBytes());
+    kept_values = slice(values_, 0, kept.DenseBytes());
   }));
+  values_ = std::move(kept_values);
+  slots_ = std::move(kept_slots);
   placed_ = false;
   retired_.clear();
   return std::make_unique<DenseStore>(std::move(part_values),
@@ -194,7 +184,10 @@ absl::StatusOr<Payload> DenseStore::GradientIn(const wire::Push& push,
                                                const Payload& frame) const {
   const GradientCode code = CodeOf(push.encoding());
   if (code.whole()) return frame;
-  Payload gradient = Payload::Allocate(values_.size());
+  Payload gradient;
+  SL_RETURN_IF_ERROR(WithMemory(values_.size(), "a gradient", [&] {
+    gradient = Payload::Allocate(values_.size());
+  }));
   const absl::Span<float> floats(
       reinterpret_cast<float*>(gradient.MutableData()), elements());
   if (Decode(code, frame.data(), floats)) return gradient;

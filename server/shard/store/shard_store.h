@@ -6,9 +6,9 @@
 //
 // A store is seen from outside as payloads: the values and the optimizer slots,
 // as pulls, hand-overs, copies and checkpoints take them; none of them is
-// empty. What their bytes are
-// is the store's own; two stores with equal payloads are equal. Payloads that a
-// store has given away never change, so who reads one has one version.
+// empty. What their bytes are is the store's own; two stores with equal
+// payloads are equal. Payloads that a store has given away never change, so who
+// reads one has one version.
 //
 // Whatever needs memory may fail: ResourceExhausted says for how many bytes of
 // what there is none, and any other error but InvalidArgument what else the
