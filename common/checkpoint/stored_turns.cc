@@ -45,10 +45,20 @@ absl::Status TurnsOfPieces::Add(const wire::Turns* turns, int64_t elements) {
   if (whole_.has_value() != (turns != nullptr) ||
       (turns != nullptr && InCommon(*turns).SerializeAsString() !=
                                InCommon(*whole_).SerializeAsString())) {
+    if (whole_.has_value() && turns != nullptr &&
+        whole_->plan() != turns->plan()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("its pieces have other turns than each other, those of "
+                       "shards ",
+                       whole_->plan(), " and ", turns->plan(),
+                       " of the delays; go on with the same limits { "
+                       "shard_kib: ... }"));
+    }
     return absl::FailedPreconditionError(
         "its pieces have other turns than each other, because a gradient was "
-        "discarded for one of them and not for the other after they were cut "
-        "in two; they can only be read one by one");
+        "discarded for one of them and not for the other after they were "
+        "split; go on from another checkpoint, or take the model with "
+        "slackline export");
   }
   if (turns == nullptr) return absl::OkStatus();
   for (int i = 0; i < turns->waiting_size(); ++i) {

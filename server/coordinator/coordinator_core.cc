@@ -88,6 +88,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       delays_({.source = options.delays,
                .workers = options.workers,
                .seed = options.seed,
+               .stale = options.sync.stale(),
                .resume = options.resume}),
       formation_({.workers = options.workers,
                   .lease = options.lease,
@@ -512,7 +513,9 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
   run::WorkerStats known = stats;
   known.DiscardUnknownFields();
   // A job knows no other clocks than these.
-  known.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
+  // Until it has its first parameters it says 0.
+  known.set_clock(
+      std::min(std::max(stats.clock(), worker.begins_at), EndOf(view())));
   members_.SetStats(worker, known, view());
   hold_ups_.OnWorkerStats(worker, known, now);
   checkpointer_.OnWorker(worker);

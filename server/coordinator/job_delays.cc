@@ -1,16 +1,23 @@
 #include "server/coordinator/job_delays.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "google/protobuf/text_format.h"
 
 namespace slackline {
 namespace {
 
 constexpr size_t kGivenBytesShown = 96;
+constexpr size_t kStaleBytesShown = 256;
 
 std::string TextOf(const checkpoint::Delays& delays) {
   return absl::StrCat("\"", Shortened(delays.given(), kGivenBytesShown), "\"",
@@ -22,8 +29,16 @@ std::string TextOf(const checkpoint::Delays& delays) {
 
 // A recording may lie in another folder by now.
 bool AreSame(const checkpoint::Delays& a, const checkpoint::Delays& b) {
-  return a.sha256() == b.sha256() && a.first() == b.first() &&
+  return a.sha256() == b.sha256() &&
          (!a.sha256().empty() || a.given() == b.given());
+}
+
+std::string StaleText(const checkpoint::Delays& delays) {
+  std::vector<std::string> rules;
+  for (const std::string& rule : delays.stale())
+    rules.push_back(absl::StrCat("stale { ", rule, " }"));
+  if (rules.empty()) return "none";
+  return Shortened(absl::StrJoin(rules, " "), kStaleBytesShown);
 }
 
 }  // namespace
@@ -48,6 +63,13 @@ void JobDelays::Put(const wire::View& view,
   delays.set_given(given->mode().delays().given());
   delays.set_sha256(options_.source->sha256());
   delays.set_first(given->from());
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  for (const config::StaleGradients& rule : options_.stale) {
+    std::string& text = *delays.add_stale();
+    SL_CHECK(printer.PrintToString(rule, &text), "a rule cannot be printed");
+    absl::StripTrailingAsciiWhitespace(&text);
+  }
 }
 
 std::string JobDelays::WhyNotResumed(const wire::View& view) const {
@@ -71,6 +93,12 @@ std::string JobDelays::WhyNotResumed(const wire::View& view) const {
                         TextOf(there.delays()), ", and the job has ",
                         TextOf(here.delays()), "; give it the same");
   }
+  if (!std::ranges::equal(here.delays().stale(), there.delays().stale())) {
+    return absl::StrCat("its rules for stale gradients are ",
+                        StaleText(there.delays()), ", and those of the job ",
+                        StaleText(here.delays()),
+                        "; give sync { stale } as it was");
+  }
   const struct {
     const char* what;
     const char* fix;
@@ -83,7 +111,9 @@ std::string JobDelays::WhyNotResumed(const wire::View& view) const {
       {"steps in an epoch", "take the same data and batch_size",
        there.steps_per_epoch(), view.steps_per_epoch()},
       {"as train.seed", "set the same", there.seed(),
-       static_cast<int64_t>(options_.seed)}};
+       static_cast<int64_t>(options_.seed)},
+      {"as the clock of its first turns", "begin it as it was begun",
+       there.delays().first(), here.delays().first()}};
   for (const auto& [what, fix, was, is] : numbers) {
     if (was == is) continue;
     return absl::StrCat("it has ", was, " ", what, ", and the job has ", is,

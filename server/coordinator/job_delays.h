@@ -14,7 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/delays/delay_source.h"
+#include "google/protobuf/repeated_ptr_field.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/cluster.pb.h"
 #include "proto/view.pb.h"
 
 namespace slackline {
@@ -26,6 +28,7 @@ class JobDelays {
     std::shared_ptr<const DelaySource> source = nullptr;
     int workers = 1;
     uint64_t seed = 0;
+    google::protobuf::RepeatedPtrField<config::StaleGradients> stale = {};
     // nullptr: the job begins anew.
     std::shared_ptr<const checkpoint::Manifest> resume = nullptr;
   };

@@ -14,6 +14,7 @@
 namespace slackline::job_delays_test {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 wire::View ViewOf(const std::string& delays, Clock first = 0) {
   wire::View view;
@@ -105,12 +106,30 @@ TEST(JobDelays, AnotherJobIsToldInWhatItDiffers) {
        "it has 8 as train.seed, and the job has 7"},
       {[](auto& there) { there.mutable_delays()->set_sha256("abc"); },
        "recorded with sha256 abc"},
+      {[](auto& there) { there.mutable_delays()->set_first(1); },
+       "it has 1 as the clock of its first turns, and the job has 0"},
+      {[](auto& there) { there.mutable_delays()->add_stale("gap_aware { }"); },
+       "its rules for stale gradients are stale { gap_aware { } }, and those "
+       "of the job none; give sync { stale } as it was"},
   };
   for (const auto& [change, why] : cases) {
     checkpoint::Manifest there = ManifestOf("uniform:3");
     change(there);
     EXPECT_THAT(WhyNot("uniform:3", there), HasSubstr(why));
   }
+}
+
+TEST(JobDelays, TheRulesForStaleGradientsAreTheSame) {
+  JobDelays::Options options = OptionsOf("uniform:3");
+  options.stale.Add()->mutable_gap_aware();
+  checkpoint::Manifest manifest = ManifestOf("uniform:3");
+  JobDelays(options).Put(ViewOf("uniform:3"), &manifest);
+  EXPECT_THAT(manifest.delays().stale(), SizeIs(1));
+  options.resume = std::make_shared<const checkpoint::Manifest>(manifest);
+  EXPECT_EQ(JobDelays(options).WhyNotResumed(ViewOf("uniform:3")), "");
+  options.stale.Mutable(0)->set_table("bias");
+  EXPECT_THAT(JobDelays(options).WhyNotResumed(ViewOf("uniform:3")),
+              HasSubstr("and those of the job stale { "));
 }
 
 // Its first step, by all-reduce, is not made again.

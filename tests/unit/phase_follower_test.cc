@@ -182,6 +182,19 @@ TEST_F(PhaseFollowerTest, ForACheckpointItWaitsAtItsLimitAndGoesOn) {
   EXPECT_EQ(Next(follower, 7), "step over servers");
 }
 
+// Others may have to end steps before it gets its first parameters.
+TEST_F(PhaseFollowerTest, WhoKnowsWhereItBeginsPromisesBeforeItsFirstStep) {
+  AddPhase("bsp", 0);
+  view_.mutable_change()->set_id(9);
+  view_.mutable_change()->mutable_cutting();
+  PhaseFollower knows({.rank = Rank{4}, .begins_at = 7}, false);
+  EXPECT_THAT(Promised(knows), ElementsAre("limit 11 for 9"));
+  EXPECT_THAT(Promised(knows), IsEmpty()) << "once";
+  EXPECT_EQ(Next(knows, 7), "step over servers");
+  PhaseFollower joins = Follower();
+  EXPECT_THAT(Promised(joins), IsEmpty());
+}
+
 TEST_F(PhaseFollowerTest, WhoJoinsInALaterPhaseEntersItAtOnce) {
   AddPhase("bsp", 0);
   AddPhase("asp", 5);

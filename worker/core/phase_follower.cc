@@ -20,7 +20,9 @@ std::string WantedClock(const wire::ModeChange& change) {
 }  // namespace
 
 PhaseFollower::PhaseFollower(const Options& options, bool by_all_reduce)
-    : options_(options), by_all_reduce_(by_all_reduce) {}
+    : options_(options),
+      by_all_reduce_(by_all_reduce),
+      clock_(options.begins_at) {}
 
 std::vector<wire::Call> PhaseFollower::Promise(const View& view) {
   std::vector<wire::Call> calls;

@@ -19,6 +19,9 @@ class PhaseFollower {
  public:
   struct Options {
     Rank rank{};
+    // The clock at which it begins, if the view says it; -1: its group or its
+    // servers do.
+    Clock begins_at = -1;
   };
   enum class Do {
     kStep,       // Of the clock; see Decision::step.
@@ -73,7 +76,7 @@ class PhaseFollower {
   bool by_all_reduce_;
   uint64_t group_ = 0;
   uint64_t lost_group_ = 0;
-  Clock clock_ = -1;  // Of the last Next().
+  Clock clock_;  // Of the last Next(), or at which it begins.
   uint64_t promised_change_ = 0;
   Clock limit_ = 0;
   Clock arrived_ = -1;       // Clock at which the coordinator was told.

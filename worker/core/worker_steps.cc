@@ -28,13 +28,18 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
   client.run = parts.member.run();
   client_.emplace(client, parts.member.view());
   cut_duties_.Begin(view);
-  const bool founder = view.FindWorker(parts.rank)->founder();
+  const wire::WorkerMember& self = *view.FindWorker(parts.rank);
+  const bool founder = self.founder();
   // A job that goes on has its state on the servers: all begin over them.
   const bool by_all_reduce = founder
                                  ? !BeginsWithCheckpoint(view.proto()) &&
                                        WorkersHaveModel(StepAt(view.proto(), 0))
                                  : JoinsByAllReduce(view);
-  follower_.emplace(PhaseFollower::Options{.rank = parts.rank}, by_all_reduce);
+  follower_.emplace(
+      PhaseFollower::Options{
+          .rank = parts.rank,
+          .begins_at = founder && !by_all_reduce ? self.begins_at() : -1},
+      by_all_reduce);
   parts.Log(absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
                          options_.member.join.has_elastic() ? "about " : "",
                          view.proto().steps_total(), " steps"));
@@ -46,6 +51,9 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
     return parts.Act(worker_action::Initialize{});
   }
   parts.Enter(State::kJoinPull);
+  // Where delays are given its first values may be made of others' gradients,
+  // which wait for its promise.
+  Notify(parts, follower_->Promise(view));
   ClientCore::Effects sent;
   pulls_.Join({*client_, parts.now, &sent});
   parts.Send(*client_, std::move(sent));

@@ -126,13 +126,6 @@ int Run(const RunOptions& given) {
     complain(config.status().message());
     return kExitUsage;
   }
-  if (config->sync().has_delays() && !options.resume.empty()) {
-    complain(
-        "--resume: a job whose delays are given cannot go on from a "
-        "checkpoint, "
-        "since every gradient has its turn; leave it out");
-    return kExitUsage;
-  }
   if (config->sync().has_delays()) {
     if (const absl::Status fit = PutWholePath(options, &*config); !fit.ok()) {
       complain(fit.message());
