@@ -6,7 +6,7 @@
 // demand proportional to r^-exponent. Each round every shard's rank wanders
 // (normal steps of its logarithm, then all are ranked again) and a few cold
 // shards become hot at once; then one plan is made and carried out. Pieces that
-// the planner cut stay cut and have the demand of their share of the elements.
+// the planner split stay so and have the demand of their share of the elements.
 //
 // Beside it, on the same demand:
 //   static   every shard stays where its hash puts it

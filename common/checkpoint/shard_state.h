@@ -33,10 +33,10 @@ struct ShardState {
 class StoredShards {
  public:
   virtual ~StoredShards() = default;
-  // That region of the table, however it was cut when it was
-  // stored; of several versions the largest, of several running root mean
-  // squares that of all elements, and the smallest count; of several turns as
-  // TurnsOfPieces has it. Errors name what is missing or damaged.
+  // That region of the table, however it was split when it was stored; of
+  // several versions the largest, of several running root mean squares that of
+  // all elements, and the smallest count; of several turns as TurnsOfPieces has
+  // it. Errors name what is missing or damaged.
   virtual absl::StatusOr<ShardState> Read(const std::string& table,
                                           const Region& region) const = 0;
 };

@@ -1,4 +1,4 @@
-// A checkpoint that is read: checked whole, then its shards, cut in any way.
+// A checkpoint that is read: checked whole, then its shards, split in any way.
 #pragma once
 
 #include <cstdint>

@@ -96,7 +96,7 @@ class View {
   uint64_t RangeSince(ShardId id) const {
     return ranges_->since[static_cast<size_t>(id)];
   }
-  // The shard that this one was cut off from; itself if it was there from the
+  // The shard that this one was split off from; itself if it was there from the
   // start.
   ShardId OriginOf(ShardId id) const;
   // The move of the shard that is ordered and not known to be done, or nullptr.
@@ -138,7 +138,7 @@ class View {
   static absl::StatusOr<Ranges> RangesOf(const wire::View& proto);
   static absl::StatusOr<std::vector<Optimizer>> OptimizersOf(
       const wire::View& proto);
-  // Cuts shards as these splits of view `number` say.
+  // Splits shards as these splits of view `number` say.
   static absl::Status AddSplits(
       const google::protobuf::RepeatedPtrField<wire::Split>& splits,
       uint64_t number, Ranges* ranges);

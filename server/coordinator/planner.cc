@@ -29,7 +29,7 @@ constexpr int kStuckMax = 64;
 constexpr double kPieceShareMin = 1.0 / 8;
 // A shard that fits nowhere whole is split, although others fit, if moving
 // those is so much less worth than moving it would be.
-constexpr double kCutAdvantage = 4;
+constexpr double kSplitAdvantage = 4;
 // Pieces are made to measure unless the smallest allowed is more than this
 // share.
 constexpr double kCoarseShareMin = 1.0 / 4;
@@ -83,7 +83,7 @@ class Planner {
   bool Relieve(int thread);
   void CollectCandidates(int thread);
   Exchange FindExchange(int thread);
-  bool CutHottest(int thread);
+  bool SplitHottest(int thread);
   bool Split(int shard, int to);
   void Place(int shard, int to);
   void Describe(PlannerResult* result) const;
@@ -389,7 +389,7 @@ bool Planner::Relieve(int thread) {
     if (in_budget && shards_[s].demand <= Room(to)) {
       const int hot = here.too_hot;
       if (hot >= 0 && shards_[hot].thread == thread &&
-          WorthOfMoving(hot) > kCutAdvantage * best.score &&
+          WorthOfMoving(hot) > kSplitAdvantage * best.score &&
           Split(hot, Roomiest(hot))) {
         put_back(best);
         return true;
@@ -414,7 +414,7 @@ bool Planner::Relieve(int thread) {
     apply();
     return true;
   }
-  if (CutHottest(thread)) return true;
+  if (SplitHottest(thread)) return true;
   if (exchange.worst < Utilisation(thread) - StepMin()) {
     apply();
     return true;
@@ -479,7 +479,7 @@ Planner::Exchange Planner::FindExchange(int thread) {
   return best;
 }
 
-bool Planner::CutHottest(int thread) {
+bool Planner::SplitHottest(int thread) {
   int hottest = -1;
   ForEachMovable(thread, [&](int s) {
     if (!CanBeSplit(s)) return;

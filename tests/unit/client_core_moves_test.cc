@@ -274,7 +274,7 @@ TEST_F(ClientMoveTest, NothingIsKeptOfServersThatAreGone) {
 
 // ---- Splits -----------------------------------------------------------------
 
-TEST_F(ClientMoveTest, WhatWaitsForASplitShardIsCutAsItIs) {
+TEST_F(ClientMoveTest, WhatWaitsForASplitShardIsSplitAsItIs) {
   options_.window_bytes = kShardBytes;
   Restart();
   for (const int table : {0, 1}) PushNumbers(0, table);
@@ -377,7 +377,7 @@ TEST_F(ClientMoveTest, APartGoesItsOwnWay) {
   EXPECT_THAT(Sent(Show()), ElementsAre("0.1: 0#1 [0]"));
 }
 
-TEST_F(ClientMoveTest, APartThatMovesInTheViewThatMakesItIsCutBeforeItMoves) {
+TEST_F(ClientMoveTest, APartThatMovesInTheViewThatMakesItIsSplitBeforeItMoves) {
   PushNumbers(0, 0);
   Split(0, 1);
   Own(8, kElsewhere);
@@ -521,7 +521,7 @@ TEST_F(ClientMoveTest, AnAnswerFromBeforeTheSplitIsAskedForAgain) {
   EXPECT_THAT(Sent(Tick()), ElementsAre("0.0: 0?", "0.0: 8?"));
 }
 
-TEST_F(ClientMoveTest, WhatWasAnsweredAsAWholeIsCut) {
+TEST_F(ClientMoveTest, WhatWasAnsweredAsAWholeIsSplit) {
   options_.message_bytes = 4096;
   Restart();
   client_->Pull(0, 0, now_, &effects_);

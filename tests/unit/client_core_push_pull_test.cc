@@ -24,7 +24,7 @@ using ::testing::SizeIs;
 
 // ---- Push -------------------------------------------------------------------
 
-TEST_F(ClientCoreTest, ATableIsCutIntoItsShardsForTheirOwners) {
+TEST_F(ClientCoreTest, ATableIsSplitIntoItsShardsForTheirOwners) {
   const ClientCore::Effects effects = Push(0, 0);
   ASSERT_THAT(effects.sends, SizeIs(4));
   for (const ClientCore::Send& send : effects.sends) {

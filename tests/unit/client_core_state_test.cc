@@ -280,7 +280,7 @@ TEST_F(ClientStateTest, AStateIsAskedForWhereTheShardHasGone) {
   EXPECT_EQ(client_->bytes_pulled(), 3 * kShardBytes);
 }
 
-TEST_F(ClientStateTest, AStateThatCameAsAWholeIsCut) {
+TEST_F(ClientStateTest, AStateThatCameAsAWholeIsSplit) {
   client_->PullState(5, now_, &effects_);
   const ClientCore::Effects sent = Take();
   Receive(kThread0, StateAnswerTo(sent.sends.at(0), {0}));
@@ -391,7 +391,7 @@ TEST_F(ClientStateTest, AnInstallationFollowsItsShardBeforeLaterPushes) {
   EXPECT_EQ(client_->unacknowledged_bytes(), (3 + kShards) * kShardBytes);
 }
 
-TEST_F(ClientStateTest, AnInstallationOfASplitShardIsCutAsItIs) {
+TEST_F(ClientStateTest, AnInstallationOfASplitShardIsSplitAsItIs) {
   Install(7, {0, 2});
   Split(0, 1);
   Show();

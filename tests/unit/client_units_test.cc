@@ -38,7 +38,7 @@ PushEntry Gradient(int32_t shard, uint64_t seq, Clock clock = 0) {
           .slots = {}};
 }
 
-constexpr ShardSplit kSplit = {.kept = 2, .cut_off = 8, .kept_elements = 1};
+constexpr ShardSplit kSplit = {.kept = 2, .split_off = 8, .kept_elements = 1};
 
 // ---- Messages of pushes -----------------------------------------------------
 
@@ -141,7 +141,7 @@ TEST(PushSequencesTest, AcceptanceIsCumulativeAndNeverGoesBack) {
   EXPECT_FALSE(sequences.Accept(1, 1));
   EXPECT_EQ(sequences.accepted(1), 2u);
   EXPECT_TRUE(sequences.AllAccepted(1));
-  sequences.Split({.kept = 1, .cut_off = 3, .kept_elements = 1});
+  sequences.Split({.kept = 1, .split_off = 3, .kept_elements = 1});
   EXPECT_EQ(sequences.shard_count(), 4u);
   EXPECT_EQ(sequences.accepted(3), 2u);
   EXPECT_EQ(sequences.Next(3), 3u);
@@ -189,7 +189,7 @@ TEST(PullUnitTest, WhoWantsAShardWantsBothOfItsParts) {
   unit.shards = {2, 4};
   unit.SplitAt(kSplit);
   EXPECT_THAT(unit.shards, ElementsAre(2, 4, 8));
-  unit.SplitAt({.kept = 3, .cut_off = 9, .kept_elements = 1});
+  unit.SplitAt({.kept = 3, .split_off = 9, .kept_elements = 1});
   EXPECT_THAT(unit.shards, ElementsAre(2, 4, 8));
   unit.bytes = 40;
   unit.TakeOut(4, 16);
@@ -242,7 +242,8 @@ TEST_F(PendingPullsTest, TellsOfEachTableAndOfTheEnd) {
   EXPECT_FALSE(pulls_.HasBrought(pull, TableId{1}));
 }
 
-TEST_F(PendingPullsTest, AShardThatIsCutIsCutIfItHasComeAndElseBothPartsLack) {
+TEST_F(PendingPullsTest,
+       AShardThatIsSplitIsSplitIfItHasComeAndElseBothPartsLack) {
   const uint64_t pull = pulls_.Add(view_);
   Bring(pull, {1});
   for (const int32_t shard : {1, 2}) {
@@ -255,8 +256,8 @@ TEST_F(PendingPullsTest, AShardThatIsCutIsCutIfItHasComeAndElseBothPartsLack) {
   }
   proto_.set_number(3);
   view_ = *View::Create(proto_);
-  pulls_.Split(view_, {.kept = 1, .cut_off = 8, .kept_elements = 1});
-  pulls_.Split(view_, {.kept = 2, .cut_off = 9, .kept_elements = 1});
+  pulls_.Split(view_, {.kept = 1, .split_off = 8, .kept_elements = 1});
+  pulls_.Split(view_, {.kept = 2, .split_off = 9, .kept_elements = 1});
   Bring(pull, {0, 3, 4, 5, 6, 7, 2});
   EXPECT_FALSE(pulls_.HasBrought(pull, TableId{0})) << "shard 9 is missing";
   Bring(pull, {9});

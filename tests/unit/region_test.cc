@@ -1,4 +1,4 @@
-// Goal: a region says of its size, its overlaps and its cuts what the set of
+// Goal: a region says of its size, its overlaps and its splits what the set of
 // its elements says.
 // Method: random regions of a small table against sets.
 #include "common/region.h"
@@ -74,7 +74,7 @@ TEST_P(RegionTest, IsWhatItsSetOfElementsIs) {
   }
 }
 
-TEST_P(RegionTest, IsCutIntoWhatIsBeforeAndTheRest) {
+TEST_P(RegionTest, IsSplitIntoWhatIsBeforeAndTheRest) {
   Rng rng(static_cast<uint64_t>(GetParam()));
   for (int round = 0; round < 100; ++round) {
     const Region whole = Random(rng);

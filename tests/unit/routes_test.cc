@@ -90,12 +90,12 @@ TEST_F(RoutesTest, ThePartsOfAShardAreWhereTheWholeWas) {
   ASSERT_THAT(change.splits, SizeIs(3));
   EXPECT_FALSE(change.moved);
   EXPECT_EQ(change.splits[0].kept, 0);
-  EXPECT_EQ(change.splits[0].cut_off, 8);
+  EXPECT_EQ(change.splits[0].split_off, 8);
   EXPECT_EQ(change.splits[0].kept_elements, 1u);
-  EXPECT_EQ(change.splits[1].cut_off, 9);
+  EXPECT_EQ(change.splits[1].split_off, 9);
   EXPECT_EQ(change.splits[1].kept_elements, 2u);
   EXPECT_EQ(change.splits[2].kept, 8);
-  EXPECT_EQ(change.splits[2].cut_off, 10);
+  EXPECT_EQ(change.splits[2].split_off, 10);
   EXPECT_EQ(change.splits[2].kept_elements, 2u);
   for (const int32_t shard : {0, 8, 10})
     EXPECT_EQ(routes_.OwnerOf(shard), kThread1) << shard;

@@ -60,7 +60,7 @@ struct PullUnit {
   // A unit that wants the shard wants both parts. Their answers together have
   // as many bytes as that of the whole.
   void SplitAt(const ShardSplit& split) {
-    if (Wants(split.kept)) shards.push_back(split.cut_off);
+    if (Wants(split.kept)) shards.push_back(split.split_off);
   }
 };
 

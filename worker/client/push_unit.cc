@@ -11,7 +11,7 @@ namespace slackline {
 
 PushEntry PushEntry::SplitAt(const ShardSplit& split) {
   PushEntry rest = *this;
-  rest.shard = split.cut_off;
+  rest.shard = split.split_off;
   switch (kind) {
     case Kind::kAdvance:
       break;

@@ -46,18 +46,18 @@ Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
        ++i) {
     const wire::Split& split = view_->proto().split(i);
     const int32_t kept = split.shard();
-    const int32_t cut_off = shards++;
+    const int32_t split_off = shards++;
     const auto at = known.find(kept);
-    known[cut_off] =
+    known[split_off] =
         at == known.end() ? before->OwnerOf(ShardId{kept}) : at->second;
     if (const auto newer = newer_.find(kept); newer != newer_.end()) {
       const Route route = newer->second;
-      newer_[cut_off] = route;
+      newer_[split_off] = route;
     }
     // Where the kept part begins does not change; where it ends may, later.
     const Region& region = view_->shard(ShardId{kept}).region;
     change.splits.push_back({.kept = kept,
-                             .cut_off = cut_off,
+                             .split_off = split_off,
                              .kept_elements = static_cast<size_t>(
                                  region.SplitAt(split.at()).first.size())});
   }

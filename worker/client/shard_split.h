@@ -9,7 +9,7 @@ namespace slackline {
 
 struct ShardSplit {
   int32_t kept = 0;          // The shard that keeps its number,
-  int32_t cut_off = 0;       // and the one that has its elements from
+  int32_t split_off = 0;     // and the one that has its elements from
   size_t kept_elements = 0;  // this one on.
 };
 

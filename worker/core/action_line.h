@@ -32,7 +32,7 @@ class ActionLine {
  public:
   using Action = worker_action::Action;
 
-  // Of Effects::actions.
+  // One of Effects::actions, in their order.
   void Add(Action action);
   bool empty() const { return actions_.empty(); }
 

@@ -392,7 +392,7 @@ absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
   const UpdateRule& rule = rules_[static_cast<size_t>(own.table)];
   const absl::Span<const ShardRange> ranges = view_->ShardsOf(own.table);
   // Neighbouring shards of one version are one piece: the bits do not depend on
-  // where a table is cut.
+  // where a table is split.
   for (size_t first = 0; first < ranges.size();) {
     const Version version = VersionOf(*view_, ranges[first].shard);
     Region piece = ranges[first].region;

@@ -137,7 +137,7 @@ struct Session::Life {
   absl::Status BeginStep(Clock clock, StepRound* round,
                          const std::optional<ExampleRange>& examples,
                          std::optional<Task>* task);
-  // As Step::keeps_model.
+  // What Step::keeps_model is for a step of that kind.
   bool KeepsModel(Clock of, StepKind kind) const;
   // Where all have come to, at the end of the job.
   Clock end() const { return EndOf(loop.view()->proto()); }

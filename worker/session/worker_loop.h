@@ -75,7 +75,7 @@ class WorkerLoop {
   std::unique_ptr<const WorkerCore::Action> Next();
   // What Next() gave last comes again.
   void PutBack(std::unique_ptr<const WorkerCore::Action> action);
-  // As of ActionLine.
+  // What ActionLine says.
   void OnStepOver();
   ActionLine::AtGather NextAtGather();
   // An event of the core: event(core, now, effects).

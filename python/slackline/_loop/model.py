@@ -24,8 +24,8 @@ class Model:
         self._sends = world.sends
         # Of the step that was taken last: whether all workers do it together, with the same gradients; and whether
         # they have the model after it, all the same one, rather than the servers.
-        self.together = False
-        self.among_workers = False
+        self.is_done_together = False
+        self.keeps_model = False
 
     def names(self) -> Dict[torch.nn.Parameter, str]:
         """Of the parameters that are trained."""
@@ -34,13 +34,13 @@ class Model:
     @property
     def keeps_values(self) -> bool:
         """Whether the next step begins with what the module has after this one."""
-        return not self._sends or self.among_workers
+        return not self._sends or self.keeps_model
 
     def take(self, task: Any) -> None:
         """A step is there. Its parameters are too, unless they come table by table."""
         kept = self.keeps_values
-        self.together = task.is_done_together
-        self.among_workers = task.keeps_model
+        self.is_done_together = task.is_done_together
+        self.keeps_model = task.keeps_model
         if kept and not self.keeps_values:
             self.tables.count_anew()
         if not task.by_table:

@@ -112,7 +112,7 @@ class Replicas:
         """After the last step by all-reduce: what follows is the trained model."""
         place = self._place
         at_end = not place.elastic and place.all_done
-        if model.among_workers and self._world.world_size > 1 and at_end and self._agreed_at < place.steps_done:
+        if model.keeps_model and self._world.world_size > 1 and at_end and self._agreed_at < place.steps_done:
             self.compare(model)
 
     def compare_skipped(self, step: int, skipped: List[int], model: Model) -> None:

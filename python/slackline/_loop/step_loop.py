@@ -242,7 +242,7 @@ class StepLoop:
 
     def agree_on_skip(self, skips: bool) -> bool:
         """Whether any worker skips its step, where all have to; else whether this one does."""
-        return self.replicas.agree_on_skip(skips, self.model.together)
+        return self.replicas.agree_on_skip(skips, self.model.is_done_together)
 
     def optimizer_states(self) -> Dict[torch.nn.Parameter, TableState]:
         """By parameter; empty before the job has begun, if it begins with none."""
@@ -333,7 +333,7 @@ class StepLoop:
         place.steps_done = max(place.steps_done, step)
         if looks_at_all(step) or place.at_begin(step):
             model.tables.check_module()
-        if model.among_workers and self.replicas.looks_at(step):
+        if model.keeps_model and self.replicas.looks_at(step):
             self.replicas.compare(model)
         model.note_values(step)
         self.gradients.overlap.begin_step()
@@ -343,13 +343,13 @@ class StepLoop:
         model, gradients = self.model, self.gradients
         model.end_step(step)
         options, handed, skipped = gradients.end_step(optimizer)
-        if model.together and (step == 0 or self.replicas.looks_at(step)):
+        if model.is_done_together and (step == 0 or self.replicas.looks_at(step)):
             self.replicas.compare_skipped(step, skipped, model)
         left = gradients.take(step, handed, options, set(skipped))
         gradients.forget(optimizer)
         if self.world.finish_step(left, options, skipped):
             self.place.steps_done = step + 1
-        if model.among_workers:
+        if model.keeps_model:
             model.tables.refresh()
         elif step == 0:  # It has brought one worker's values to all.
             model.note_values(0)

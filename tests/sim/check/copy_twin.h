@@ -21,7 +21,7 @@ struct HeldCopy {
   LogPosition at;
   ShardRange range;
   bool served = false;  // Else it is followed.
-  // Where it was as a part of another copy, until a view cut it off from that
+  // Where it was as a part of another copy, until a view split it off from that
   // because nobody would tell any more where its owner had.
   std::optional<std::pair<ShardRange, LogPosition>> cut_from = {};
 };

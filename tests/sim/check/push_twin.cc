@@ -241,7 +241,7 @@ void PushTwin::CheckBase(const ShardTwin& twin, const Life& life,
   const std::map<int32_t, Version>& versions = base->second;
   int32_t id = static_cast<int32_t>(twin.range.shard);
   while (versions.count(id) == 0 && shards_.twins().at(id).origin != id)
-    id = shards_.twins().at(id).origin;  // It was cut off since.
+    id = shards_.twins().at(id).origin;  // It was split off since.
   const auto expected = versions.find(id);
   if (expected == versions.end()) {
     findings_.Report(Invariant::kVersionOrder,

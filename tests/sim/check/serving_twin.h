@@ -21,7 +21,7 @@ namespace slackline::sim {
 // A shard thread did something: what that has changed in whom it serves.
 struct ShardEvent {
   bool created = false;      // It has seen for the first time that a job runs.
-  std::vector<int32_t> cut;  // Shards split in two, and what was cut off.
+  std::vector<int32_t> cut;  // Shards split in two, and what was split off.
   std::vector<int32_t> gained;  // It serves them from now on.
   std::set<int32_t> promoted;   // Of these: because it had followed them.
   std::set<int32_t> served;     // Before or after the event.

@@ -37,15 +37,15 @@ ShardTwin SplitTwin(const View& view, const wire::Split& split, int32_t id,
   const auto keep = [&](Tensor& values) {
     values.resize(static_cast<size_t>(length));
   };
-  const auto cut_off = [&](Tensor& values) {
+  const auto split_off = [&](Tensor& values) {
     values.erase(values.begin(), values.begin() + length);
   };
   std::for_each(whole->versions.begin(), whole->versions.end(), keep);
-  std::for_each(rest.versions.begin(), rest.versions.end(), cut_off);
+  std::for_each(rest.versions.begin(), rest.versions.end(), split_off);
   for (Versions& slots : whole->slots)
     std::for_each(slots.begin(), slots.end(), keep);
   for (Versions& slots : rest.slots)
-    std::for_each(slots.begin(), slots.end(), cut_off);
+    std::for_each(slots.begin(), slots.end(), split_off);
   const Region both = whole->range.region;
   whole->range.region = {both.begin(), split.at()};
   rest.range.region = {split.at(), both.end()};

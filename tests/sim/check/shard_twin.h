@@ -81,7 +81,7 @@ struct ShardTwin : TwinState {
   RunningRms resumed_rms;           // As the job has begun.
   // What it was before it was split in two by the view of this number.
   std::vector<std::pair<uint64_t, Versions>> before_split;
-  int32_t origin = 0;          // What it was cut off from; else itself.
+  int32_t origin = 0;          // What it was split off from; else itself.
   int32_t first = 0;           // The shard of the first view that it was in.
   std::optional<Owner> owner;  // Who serves it now.
   std::optional<Owner> last_owner;
@@ -113,7 +113,7 @@ struct ShardTwin : TwinState {
 
 void UpdateMinClock(ShardTwin& twin);
 int PresentCount(const ShardTwin& twin);
-// `*whole` keeps what is before the cut; returns what becomes shard `id`.
+// `*whole` keeps what is before the split; returns what becomes shard `id`.
 ShardTwin SplitTwin(const View& view, const wire::Split& split, int32_t id,
                     ShardTwin* whole);
 // The view gives the shard to somebody else than `owner`, though no move of it

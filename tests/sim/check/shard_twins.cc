@@ -69,19 +69,19 @@ void ShardTwins::SplitTwins(Owner owner, const View& view,
   const int32_t first = view.shard_count() - view.proto().split_size();
   for (int i = 0; i < view.proto().split_size(); ++i) {
     const wire::Split& split = view.proto().split(i);
-    const int32_t cut = first + i;
+    const int32_t part = first + i;
     const auto kept = twins_.find(split.shard());
     if (kept == twins_.end() || kept->second.owner != owner ||
         split.at() <= kept->second.range.region.begin() ||
         split.at() >= kept->second.range.region.end()) {
       continue;
     }
-    ShardTwin rest = SplitTwin(view, split, cut, &kept->second);
+    ShardTwin rest = SplitTwin(view, split, part, &kept->second);
     changed->push_back(split.shard());
     // Somebody may serve the rest who has taken it over before.
-    if (!twins_.emplace(cut, std::move(rest)).second) continue;
-    parts->push_back({split.shard(), cut});
-    changed->push_back(cut);
+    if (!twins_.emplace(part, std::move(rest)).second) continue;
+    parts->push_back({split.shard(), part});
+    changed->push_back(part);
   }
 }
 
@@ -177,8 +177,8 @@ bool ShardTwins::IsDeposed(int32_t shard, Owner owner) const {
   if (thread == threads_.end() || thread->second.view == nullptr) return false;
   const View& view = *thread->second.view;
   auto twin = twins_.find(shard);
-  // What is cut off by a view that comes late, of a shard that has gone to
-  // somebody else since, who has not cut it yet.
+  // What is split off by a view that comes late, of a shard that has gone to
+  // somebody else since, who has not split it yet.
   for (ShardId part{shard}; twin == twins_.end() && part != view.OriginOf(part);
        twin = twins_.find(static_cast<int32_t>(part))) {
     part = view.OriginOf(part);

@@ -54,7 +54,7 @@ class ShardTwins {
   void CreateTwins(Owner owner, const View& view);
   void CreateTwin(int32_t id, const View& view);
   // Cuts the twins of what this owner has. Appends the shards that are others
-  // now to `*changed`, and to `*parts` what was cut off from what.
+  // now to `*changed`, and to `*parts` what was split off what.
   void SplitTwins(Owner owner, const View& view, std::vector<int32_t>* changed,
                   std::vector<std::pair<int32_t, int32_t>>* parts);
   // Who takes part by now, after a view or a new owner.

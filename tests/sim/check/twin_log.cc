@@ -37,7 +37,7 @@ void BeginLogging(ShardTwin& twin, const View& view, const LogPosition& after,
     twin.terms.emplace(twin.participants.size() + (splits << 16), 0);
   }
   twin.terms.try_emplace(after.term, twin.index);
-  // What a view brings has no trace: workers that leave, and cuts.
+  // What a view brings has no trace: workers that leave, and splits.
   if (twin.log.empty()) LogState(twin, twin.index, /*exact=*/true);
   for (uint64_t at = twin.index + 1; at < after.index; ++at)
     LogState(twin, at, /*exact=*/false);
@@ -88,14 +88,14 @@ std::shared_ptr<const ShardTwin> CutOnTheWay(const ShardTwin& twin,
         !IsOnLine(whole, {.term = at.term, .index = whole.index})) {
       continue;
     }
-    const auto cuts =
+    const auto splits =
         std::count_if(view.proto().split().begin(), view.proto().split().end(),
                       [&](const wire::Split& split) {
                         return ShardId{split.shard()} == range.shard &&
                                split.at() >= range.region.end() &&
                                split.at() < whole.range.region.end();
                       });
-    if (at.index == whole.index + static_cast<uint64_t>(cuts)) return *was;
+    if (at.index == whole.index + static_cast<uint64_t>(splits)) return *was;
   }
   return nullptr;
 }

@@ -21,8 +21,8 @@ void EndLogging(ShardTwin& twin, const LogPosition& after);
 std::shared_ptr<const ShardTwin> TwinAt(const ShardTwin& twin,
                                         const ShardRange& range,
                                         const LogPosition& at);
-// As it was before a view that cuts it more than once, of which the copy has
-// done the first cuts and no more; nullptr: it is not between two of them.
+// As it was before a view that splits it more than once, of which the copy has
+// done the first splits and no more; nullptr: it is not between two of them.
 std::shared_ptr<const ShardTwin> CutOnTheWay(const ShardTwin& twin,
                                              const View& view,
                                              const ShardRange& range,

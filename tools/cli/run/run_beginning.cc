@@ -201,9 +201,9 @@ absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
     return absl::OkStatus();
   const std::string lost = LostRunText(out);
   display->Print(absl::StrCat(
-      lost.empty() ? absl::StrCat("the run in ", out, " has not finished")
-                   : lost,
-      ", and goes on from its last checkpoint (--new-run begins anew)"));
+      lost.empty() ? absl::StrCat("the run in ", out, " has not finished, and")
+                   : absl::StrCat(lost, "; it"),
+      " goes on from its last checkpoint (--new-run begins anew)"));
   options->resume = (*found)->checkpoints;
   options->best = false;
   return absl::OkStatus();
