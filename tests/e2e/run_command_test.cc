@@ -381,6 +381,12 @@ TEST_F(RunCommand, ItsProcessesDoNotOutliveItsOwnDeath) {
       StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
       << run->Output();
+  ASSERT_TRUE(WaitUntil(kSoon, [&] {
+    std::error_code none_yet;
+    return std::filesystem::file_size(Path("run/metrics.jsonl"), none_yet) >
+               0 &&
+           !none_yet;
+  }));
   run->Signal(SIGKILL);
   EXPECT_EQ(run->WaitText(kSoon), "was killed by signal 9 (SIGKILL)");
   EXPECT_TRUE(WaitUntil(
@@ -388,7 +394,9 @@ TEST_F(RunCommand, ItsProcessesDoNotOutliveItsOwnDeath) {
   const std::unique_ptr<Process> show =
       StartTool("status", {"status", Path("run"), "--timeout-ms=100"});
   EXPECT_EQ(show->WaitText(kSoon), "exited with code 6");
-  EXPECT_THAT(show->Output(), HasSubstr("has no summary.json"));
+  EXPECT_THAT(show->Output(), HasSubstr("ended without a word"));
+  EXPECT_THAT(show->Output(), HasSubstr("its records end at step "));
+  EXPECT_THAT(show->Output(), HasSubstr("--new-run` begins it anew"));
   EXPECT_THAT(show->Output(), HasSubstr("see the logs in"));
   // As by hand, where nobody writes logs into the folder.
   std::filesystem::remove_all(Path("run/logs"));
