@@ -14,7 +14,7 @@ while (($#)); do
   case "$1" in
     --out) out="$(realpath -m -- "${2:?--out needs a folder}")"; shift 2 ;;
     --python) python="${2:?--python needs an interpreter}"; shift 2 ;;
-    --help|-h) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     *) echo "build_wheel.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done

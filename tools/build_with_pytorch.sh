@@ -29,7 +29,7 @@ while (($#)); do
     --target) targets+=("${2:?--target needs a name}"); shift 2 ;;
     --pip-arg) pip_args+=("${2:?--pip-arg needs an argument}"); shift 2 ;;
     --cmake-arg) cmake_args+=("${2:?--cmake-arg needs an argument}"); shift 2 ;;
-    --help|-h) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     *) echo "build_with_pytorch.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -8,7 +8,7 @@
 set -euo pipefail
 
 case "${1:-}" in
-  --help|-h) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
+  --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
 esac
 root="$(cd "$(dirname "$0")/.." && pwd)"
 build="$root/build/lint"

@@ -16,7 +16,7 @@ while (($#)); do
     --data-dir) data_args=(--data-dir "${2:?--data-dir needs a folder}"); shift 2 ;;
     --epochs) epochs="${2:?--epochs needs a number}"; shift 2 ;;
     --out) out="${2:?--out needs a folder}"; shift 2 ;;
-    --help|-h) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     *) echo "quickstart.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -53,6 +53,7 @@ cluster_packages=("ray>=2.40" "pytest>=9.0" "cloudpickle>=3.1" "jsonschema>=4.20
 check_only=0 programs_only=0 with_cluster=0
 for argument in "$@"; do
   case "$argument" in
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     --check) check_only=1 ;;
     --programs) programs_only=1 ;;
     # Its sanitizers are in a package of their own on some distributions.

@@ -24,7 +24,7 @@ while (($#)); do
       ;;
     --data-dir) data_dir="$(realpath -e -- "${2:?--data-dir needs a folder}")" || exit 2; shift 2 ;;
     --werror) werror=ON; shift ;;
-    --help|-h) sed -n '2,12p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -23,7 +23,7 @@ while (($#)); do
     --torch) torch="${2:?--torch needs a version}"; shift 2 ;;
     --venv) venv="$(realpath -m -- "${2:?--venv needs a folder}")"; shift 2 ;;
     --) shift; program=("$@"); break ;;
-    --help|-h) sed -n '2,13p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed '1d; /^#/!Q; s/^# \?//' "$0"; exit 0 ;;
     *) echo "try_wheel.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done

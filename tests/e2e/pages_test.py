@@ -237,6 +237,16 @@ class PagesTest(unittest.TestCase):
             with self.subTest(command=command):
                 self.check(command)
 
+    def test_help_of_scripts(self) -> None:
+        scripts = sorted((SOURCE / "tools").glob("*.sh"))
+        self.assertGreaterEqual(len(scripts), 9)
+        for script in scripts:
+            with self.subTest(script=script.name):
+                said = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, check=False)
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                self.assertRegex(said.stdout, "(?i)usage: ")
+                self.assertNotIn("pipefail", said.stdout, "what follows the comment is shown, too")
+
     def test_messages(self) -> None:
         """Each message of troubleshooting.md is one that the programs print."""
         text = "".join(
