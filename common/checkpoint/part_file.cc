@@ -64,12 +64,12 @@ std::string PieceName(const PartFile::Piece& piece) {
   return PieceName(piece.table, piece.region);
 }
 
-// Of its values, slots and turns.
+// How many bytes its values, slots and turns have.
 int64_t BytesOf(const PartFile::Piece& piece) {
   return static_cast<int64_t>(piece.region.DenseBytes()) * piece.tensors();
 }
 
-// Of the piece's version, hash, running root mean square and turns.
+// The piece's version, hash, running root mean square and turns in one line.
 std::string MetadataText(const PartFile::Piece& piece) {
   std::string text =
       absl::StrFormat("version %d, hash %016x", piece.version, piece.hash);

@@ -35,8 +35,8 @@ class DelayPlan {
   Clock steps() const { return steps_; }
   // It says what happens to that shard.
   bool Has(ShardId shard) const;
-  // Whose turns a shard that it Has() takes: delays by name are those of one
-  // shard, which stands for all.
+  // The shard of the trace whose turns this one takes, which it Has(): delays
+  // by name are those of one shard, which stands for all.
   ShardId TracedAs(ShardId shard) const {
     return trace_.any_model ? ShardId{0} : shard;
   }

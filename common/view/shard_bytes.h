@@ -7,7 +7,7 @@
 
 namespace slackline {
 
-// Of a region of the table.
+// How many bytes a region of the table has with its optimizer slots.
 inline int64_t StateBytes(const View& view, TableId table,
                           const Region& region) {
   return static_cast<int64_t>(region.DenseBytes()) *

@@ -38,8 +38,8 @@ class JobTerms {
     int64_t shard_elements = 65536;
     config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     std::string delays_sha256;    // Of recorded delays, in every server.
-    // Of the checkpoint that the job goes on from, which every server has to
-    // name; empty: there is none.
+    // The checkpoint that the job goes on from, which every server has to name;
+    // empty: there is none.
     std::string checkpoint_sha256;
   };
 
@@ -47,9 +47,11 @@ class JobTerms {
 
   // Empty if the request is meant for this job, of the same config and version.
   std::string WhyOfAnotherJob(const wire::JoinRequest& join) const;
-  // Then: the request as members keep it, with an optimizer for each table.
+  // The request, which is of this job, as members keep it: with an optimizer
+  // for each table.
   wire::JoinRequest Complete(const wire::JoinRequest& join) const;
-  // Of a complete one: empty if it fits the job as it is, and the model.
+  // Empty if the request, which is complete, fits the job as it is, and the
+  // model.
   // `runs`: the job has begun. `next_server` is the smallest index that no
   // server ever had.
   std::string WhyUnfit(const wire::JoinRequest& join, bool runs,

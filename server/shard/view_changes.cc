@@ -41,7 +41,7 @@ void CreateShards(const ShardParts& at) {
                       at.MostOf(at.view->shard(id)), *std::move(machine)));
       continue;
     }
-    // Of a checkpoint: those who pushed them were counted in another job.
+    // Gradients that wait in a checkpoint were counted in another job.
     at.counts.Inherited(machine->waiting_count());
     at.places.Begin(at.maker.BeginToServe(*std::move(machine),
                                           TermOf(at.view->number()), {}, at));

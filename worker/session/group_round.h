@@ -74,8 +74,8 @@ class GroupRound : public StepRound {
   absl::Status Perform(const WorkerCore::Connect& action);
   absl::Status Perform(const WorkerCore::CatchUp& action);
   absl::Status Perform(const WorkerCore::LeaveGroup& action);
-  // Of WorkerCore::Reduce: begins a step of the program; or does one without
-  // the program, which has no part in it or has done its part.
+  // What WorkerCore::Reduce asks for. Begin() begins a step of the program; the
+  // others do one without it, since it has done its part or has none.
   void Begin() { replica_->StartStep(); }
   absl::Status ReduceAgain();
   absl::Status ReduceNothing(Clock clock);

@@ -3,8 +3,8 @@
 // (common/sync/modes/step_kind.h); nothing else in the session asks which kind
 // a step is.
 //
-// Of a step: Add() or Skip() once for each table, then Finish(). The trainer
-// thread is its only one.
+// A step calls Add() or Skip() once for each table, then Finish(). The trainer
+// thread is the only one.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ class Model:
         self.values = Values(self.tables)  # What the job has written, to see changes.
         self.arrivals = Arrivals(self.tables, world.wait_for, overlap if world.sends else False)
         self._sends = world.sends
-        # Of the step that was taken last: whether all workers do it together, with the same gradients; and whether
-        # they have the model after it, all the same one, rather than the servers.
+        # Whether all workers do the step that was taken last together, with the same gradients; and whether they
+        # have the model after it, all the same one, rather than the servers.
         self.is_done_together = False
         self.keeps_model = False
 
