@@ -308,19 +308,31 @@ std::string Chunk(const std::string& bytes) {
 }
 
 // A manifest and its part: a table without a state, and one with two slots.
-void AddCheckpoint(Corpus* corpus) {
+// With `turns` it is of a job with given delays.
+void AddCheckpoint(const std::string& name, bool turns, Corpus* corpus) {
   std::string folder = "/tmp/slackline-corpus-XXXXXX";
   SL_CHECK(mkdtemp(folder.data()) != nullptr, folder);
   const std::vector<float> values = {1, 2, 3};
   const Payload floats = Payload::Copy(values.data(), 12);
-  const auto part =
-      WritePart(folder, "part",
-                {{.table = "a", .region = {0, 3}, .values = floats},
-                 {.table = "b.weight[0, 1)",
-                  .region = {3, 6},
-                  .version = 7,
-                  .values = floats,
-                  .slots = {floats, floats}}});
+  std::vector<ShardState> shards = {
+      {.table = "a", .region = {0, 3}, .values = floats},
+      {.table = "b.weight[0, 1)",
+       .region = {3, 6},
+       .version = 7,
+       .values = floats,
+       .slots = {floats, floats}}};
+  if (turns) {
+    shards[0].turns.emplace();
+    StoredTurns& waits = shards[1].turns.emplace();
+    waits.turns.set_over(6);
+    waits.turns.add_waiting()->set_clock(5);
+    waits.turns.mutable_waiting(0)->set_base(4);
+    waits.turns.add_kept()->set_turns(4);
+    waits.turns.mutable_kept(0)->set_version(4);
+    waits.turns.set_remembers(true);
+    waits.tensors = {floats, floats, floats};
+  }
+  const auto part = WritePart(folder, "part", shards);
   SL_CHECK(part.ok(), part.status().ToString());
   checkpoint::Manifest manifest;
   manifest.set_format(kCheckpointFormat);
@@ -342,6 +354,10 @@ void AddCheckpoint(Corpus* corpus) {
   manifest.add_kept()->set_rank(1);
   manifest.mutable_kept(0)->set_file("worker-1.state");
   manifest.mutable_kept(0)->set_bytes(5);
+  if (turns) {
+    manifest.mutable_delays()->set_given("uniform:2");
+    manifest.mutable_delays()->add_stale("gap_aware { }");
+  }
   const absl::Status written = WriteManifest(folder, manifest);
   SL_CHECK(written.ok(), written.ToString());
   std::string input(1, '\1');  // Two shards.
@@ -349,7 +365,7 @@ void AddCheckpoint(Corpus* corpus) {
     std::ifstream file(absl::StrCat(folder, "/", name), std::ios::binary);
     input += Chunk({std::istreambuf_iterator<char>(file), {}});
   }
-  corpus->Add("checkpoint", "two", input);
+  corpus->Add("checkpoint", name, input);
   std::filesystem::remove_all(folder);
 }
 
@@ -405,7 +421,8 @@ void AddFiles(Corpus* corpus) {
        {.name = "b", .shape = {}, .values = {values.data(), 1}}},
       {{"job", "mnist"}});
   SL_CHECK(written.ok(), written.ToString());
-  AddCheckpoint(corpus);
+  AddCheckpoint("two", /*turns=*/false, corpus);
+  AddCheckpoint("turns", /*turns=*/true, corpus);
   AddStateFile(corpus);
   corpus->Add("delay_trace", "bsp",
               "{\"ns\":1,\"event\":\"pull\",\"shard\":0,\"rank\":0,\"clock\":0,"
