@@ -30,7 +30,7 @@ std::optional<wire::JobEnd> Losses::OfServer(const GoneMember& gone) const {
 
 std::optional<wire::JobEnd> Losses::OfWorker(const GoneMember& gone) const {
   // Who was to begin at the end has all of its gradients in the checkpoint.
-  if (modes_.follows_given_delays() && !gone.member.trained &&
+  if (modes_.is_of_whole_job() && !gone.member.trained &&
       gone.member.begins_at < EndOf(editor_.view())) {
     return EndAbout(
         gone, wire::JobEnd::WORKER_LOST,
