@@ -36,8 +36,7 @@ std::optional<wire::JobEnd> Losses::OfWorker(const GoneMember& gone) const {
         gone, wire::JobEnd::WORKER_LOST,
         absl::StrCat(LostText(gone),
                      "; the job's delays are given, and the others cannot go "
-                     "on without its gradients: go on from the last checkpoint "
-                     "with --resume, or start the job again"));
+                     "on without its gradients"));
   }
   if (!members_.workers().empty()) return std::nullopt;
   const std::vector<Membership::Knock> knocks = members_.RecentKnocks(gone.now);
