@@ -333,7 +333,7 @@ std::string ModeForms() {
   std::vector<std::string> forms;
   std::vector<std::string> bounds;
   for (const ModeRule* const rule : AllRules()) {
-    if (rule->follows_given_delays()) continue;
+    if (rule->is_of_whole_job()) continue;
     std::string& form = forms.emplace_back(rule->name());
     const char* before = nullptr;
     for (const ModeRule::Parameter& parameter : rule->parameters()) {

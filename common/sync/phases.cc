@@ -50,7 +50,8 @@ StepKind FirstStepOf(const wire::Phase& phase) {
 
 const wire::Phase* GivenDelaysPhase(const wire::View& view) {
   for (const wire::Phase& phase : view.phase()) {
-    if (RuleOf(phase.mode()).follows_given_delays()) return &phase;
+    if (!RuleOf(phase.mode()).GivenDelaysOf(phase.mode()).empty())
+      return &phase;
   }
   return nullptr;
 }
@@ -65,7 +66,8 @@ PullNeeds NeedsAt(const wire::View& view, Clock clock, bool granted) {
   const PullNeeds after =
       RuleOf(view.phase(index - 1).mode()).NeedsAfter(phase.from());
   return {.of_all = std::max(needs.of_all, after.of_all),
-          .complete = std::max(needs.complete, after.complete)};
+          .complete = std::max(needs.complete, after.complete),
+          .turn = needs.turn};
 }
 
 }  // namespace slackline

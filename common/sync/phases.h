@@ -41,7 +41,7 @@ const ModeRule& RuleAt(const wire::View& view, Clock clock);
 StepKind StepAt(const wire::View& view, Clock clock);
 StepKind FirstStepOf(const wire::Phase& phase);
 
-// The phase of given delays; nullptr: the job has none.
+// The phase whose delays are given; nullptr: the job has none.
 const wire::Phase* GivenDelaysPhase(const wire::View& view);
 
 // What a shard must have before it answers a pull of `clock`: what the mode of

@@ -18,6 +18,7 @@
 #include "common/process/join_request.h"
 #include "common/process/logging.h"
 #include "common/status.h"
+#include "common/sync/modes/mode_rule.h"
 #include "common/timeline/event_names.h"
 #include "common/utf8.h"
 #include "common/version.h"
@@ -296,9 +297,10 @@ absl::Status ServerProgram::FindAddresses() {
 }
 
 absl::Status ServerProgram::LoadDelays() {
-  if (!config_.sync().has_delays()) return absl::OkStatus();
-  absl::StatusOr<DelaySource> loaded =
-      DelaySource::Load(config_.sync().delays().given());
+  const sync::Mode mode = ConfiguredMode(config_.sync());
+  const std::string given = RuleOf(mode).GivenDelaysOf(mode);
+  if (given.empty()) return absl::OkStatus();
+  absl::StatusOr<DelaySource> loaded = DelaySource::Load(given);
   if (!loaded.ok()) {
     return Annotate(loaded.status(),
                     "sync.delays.given (every server reads it, on its host)");

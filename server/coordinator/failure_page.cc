@@ -161,8 +161,12 @@ std::string Advice(const FailureFacts& facts) {
     return LostServerAdvice(facts);
   }
   if (IsCause(summary, wire::JobEnd::NOT_FORMED)) return NotFormedAdvice(facts);
-  if (IsCause(summary, wire::JobEnd::NO_WORKER_LEFT) ||
-      IsCause(summary, wire::JobEnd::WORKER_LOST)) {
+  if (IsCause(summary, wire::JobEnd::WORKER_LOST)) {
+    return "find out from its log why the worker went; `checkpoint { "
+           "on_server_loss: RESTORE }` begins again by itself from the last "
+           "checkpoint if a signal has killed it";
+  }
+  if (IsCause(summary, wire::JobEnd::NO_WORKER_LEFT)) {
     return "find out from the logs of the workers why they went; `slackline "
            "run --restart-workers=N` starts each up to N times again";
   }

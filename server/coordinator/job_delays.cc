@@ -60,7 +60,7 @@ void JobDelays::Put(const wire::View& view,
   const wire::Phase* const given = GivenDelaysPhase(view);
   if (given == nullptr) return;
   checkpoint::Delays& delays = *manifest->mutable_delays();
-  delays.set_given(given->mode().delays().given());
+  delays.set_given(RuleOf(given->mode()).GivenDelaysOf(given->mode()));
   delays.set_sha256(options_.source->sha256());
   delays.set_first(given->from());
   google::protobuf::TextFormat::Printer printer;

@@ -30,14 +30,13 @@ std::optional<wire::JobEnd> Losses::OfServer(const GoneMember& gone) const {
 
 std::optional<wire::JobEnd> Losses::OfWorker(const GoneMember& gone) const {
   // Who was to begin at the end has all of its gradients in the checkpoint.
-  if (modes_.follows_given_delays() && !gone.member.trained &&
+  if (modes_.is_of_whole_job() && !gone.member.trained &&
       gone.member.begins_at < EndOf(editor_.view())) {
     return EndAbout(
         gone, wire::JobEnd::WORKER_LOST,
         absl::StrCat(LostText(gone),
                      "; the job's delays are given, and the others cannot go "
-                     "on without its gradients: go on from the last checkpoint "
-                     "with --resume, or start the job again"));
+                     "on without its gradients"));
   }
   if (!members_.workers().empty()) return std::nullopt;
   const std::vector<Membership::Knock> knocks = members_.RecentKnocks(gone.now);

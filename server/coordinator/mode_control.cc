@@ -115,8 +115,7 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
   const wire::View& view = editor_->view();
-  if (follows_given_delays() ||
-      RuleOf(set_mode.mode()).follows_given_delays()) {
+  if (is_of_whole_job() || RuleOf(set_mode.mode()).is_of_whole_job()) {
     return absl::FailedPreconditionError(
         "delays are given for a whole job, from its first to its last step; "
         "start another job for another mode, or one with slackline run "
@@ -176,7 +175,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
     return absl::StrCat("ends by itself at step ", EndOf(view),
                         ", which is near; the model is evaluated and kept");
   }
-  if (follows_given_delays()) {
+  if (is_of_whole_job()) {
     return absl::FailedPreconditionError(
         "the job's delays are given, from its first to its last step, so it "
         "cannot end early; it can only be stopped at once, without a model");
@@ -265,8 +264,8 @@ WakeUp ModeControl::NextWakeUp() const {
   return {.at = policy_->NextLook()};
 }
 
-bool ModeControl::follows_given_delays() const {
-  return RuleOf(ConfiguredMode(options_.sync)).follows_given_delays();
+bool ModeControl::is_of_whole_job() const {
+  return RuleOf(ConfiguredMode(options_.sync)).is_of_whole_job();
 }
 
 absl::Status ModeControl::MayMove() const {
@@ -274,7 +273,7 @@ absl::Status ModeControl::MayMove() const {
 }
 
 std::string ModeControl::WhyNoneJoins() const {
-  if (editor_->running() && follows_given_delays()) {
+  if (editor_->running() && is_of_whole_job()) {
     return "the job's delays are given, and no worker joins it once it runs; "
            "start the job again";
   }

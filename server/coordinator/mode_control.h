@@ -74,9 +74,8 @@ class ModeControl : public CoordinatorPart {
   // Brings the view up to all of that. True if the view changed.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
-  // The job's delays are given: there is no other mode, every worker has to
-  // stay, and none comes later.
-  bool follows_given_delays() const;
+  // Whether the job's mode is, as in ModeRule.
+  bool is_of_whole_job() const;
 
   // What a manifest says of the delays, if they are given.
   void PutDelays(checkpoint::Manifest* manifest) const {

@@ -173,8 +173,8 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
     // all have entered.
     const Clock clock =
         std::max<Clock>(worker.clock, view.phase(view.entered()).from());
-    worker.needs_all = IsDoneTogether(StepAt(view, clock)) ||
-                       RuleAt(view, clock).follows_given_delays();
+    worker.needs_all =
+        IsDoneTogether(StepAt(view, clock)) || NeedsAt(view, clock).turn;
     all_trained = all_trained && (member.done() || worker.trained);
     workers.push_back(std::move(worker));
   }

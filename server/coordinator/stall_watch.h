@@ -98,7 +98,7 @@ class StallWatch {
     bool blocks = false;  // Those who wait for it.
     bool at_server = false;
     // Its step needs the others wherever they are: by all-reduce, or because
-    // delays are given.
+    // its pull has a turn that is given.
     bool needs_all = false;
     bool trained = false;
     // Its program is at work after its last step, or it is the chief that

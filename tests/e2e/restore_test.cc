@@ -1,7 +1,8 @@
-// Goal: a job that loses servers, or all of its workers, is started again from
-// its last checkpoint, where its config asks for that, and ends with the bits
-// of one that nobody disturbed; one that makes no progress is given up; and who
-// wants it to end, ends it. Method: the real programs, killed with SIGKILL.
+// Goal: a job that loses servers, or the workers that it needs, is started
+// again from its last checkpoint, where its config asks for that, and ends with
+// the bits of one that nobody disturbed; one that makes no progress is given
+// up; and who wants it to end, ends it. Method: the real programs, killed with
+// SIGKILL.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -205,6 +206,29 @@ TEST_F(Restore, ByAllReduceTheModelIsLostWithTheLastWorker) {
   ExpectNoProcessLeft();
   EXPECT_EQ(Restores(run->Output()), 2) << run->Output();
   EXPECT_EQ(HashOf("run"), hash);
+}
+
+TEST_F(Restore, WithGivenDelaysOneWorkerIsALoss) {
+  std::vector<std::string> flags = {
+      "--delays=uniform:3", "--set=optimizer.momentum.learning_rate=0.01"};
+  const std::unique_ptr<Process> run = StartRun(
+      "run", JobWith("every_steps: 20 on_server_loss: RESTORE"), flags);
+  const auto status = AwaitNextRun(60);
+  ASSERT_TRUE(status.has_value() && AwaitCheckpoint()) << run->Output();
+  const pid_t worker = WorkerPid(*status, 1);
+  SignalProcess(worker, SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_EQ(Restores(run->Output()), 1) << run->Output();
+  EXPECT_THAT(
+      run->Output(),
+      AllOf(HasSubstr(absl::StrCat(kRestoring, "worker 1 (pid ", worker)),
+            HasSubstr("goes on from step ")));
+  EXPECT_EQ(ReadJson(Path("run/earlier-1/summary.json"))["cause"],
+            "WORKER_LOST");
+  flags.push_back("--set=worker[0].conditions.step_ms=0");
+  Run("undisturbed", Write("plain.textproto", SomeJob()), flags);
+  EXPECT_EQ(HashOf("run"), HashOf("undisturbed"));
 }
 
 TEST_F(Restore, BeforeTheFirstCheckpointTheJobBeginsAnew) {

@@ -506,8 +506,7 @@ void SimWorker::CompareWithState(const WorkerCore::Compute& step) {
   if (!told_.has_value() || told_->first != step.clock ||
       step.parameters == nullptr ||
       told_->second.size() != step.parameters->shards.size() ||
-      !RuleOf(mode).holds_gradients() || RuleOf(mode).follows_given_delays() ||
-      RuleOf(mode).spare_workers(mode) > 0) {
+      !RuleOf(mode).holds_gradients() || RuleOf(mode).spare_workers(mode) > 0) {
     return;
   }
   ++counts_.states_compared;

@@ -74,7 +74,7 @@ TEST(ModeTest, EveryModeHasARuleABlockInTheConfigAndAText) {
     ASSERT_NE(rule, nullptr) << kinds.field(i)->name();
     SCOPED_TRACE(rule->name());
     ASSERT_EQ(static_cast<int>(rule->kind()), kinds.field(i)->number());
-    if (rule->follows_given_delays()) continue;  // Below.
+    if (rule->is_of_whole_job()) continue;  // Below: --mode has no such text.
     EXPECT_EQ(kinds.field(i)->message_type()->field_count(),
               static_cast<int>(rule->parameters().size()))
         << "each parameter is in the text";
@@ -102,6 +102,19 @@ TEST(ModeTest, OnlyAllReduceLeavesTheServersOut) {
               rule->kind() == sync::Mode::kAllreduce);
     EXPECT_EQ(PushesGradients(step), !WorkersHaveModel(step));
     EXPECT_EQ(IsDoneTogether(step), WorkersHaveModel(step));
+  }
+}
+
+TEST(ModeTest, OnlyGivenDelaysAreOfAWholeJobAndGiveAPullItsTurn) {
+  for (const ModeRule* const rule : AllRules()) {
+    SCOPED_TRACE(rule->name());
+    const bool given = rule->kind() == sync::Mode::kDelays;
+    EXPECT_EQ(rule->is_of_whole_job(), given);
+    EXPECT_EQ(rule->NeedsOf(sync::Mode(), 7).turn, given);
+    EXPECT_FALSE(rule->NeedsAfter(7).turn);
+    sync::Mode mode;
+    mode.mutable_delays()->set_given("uniform:8");
+    EXPECT_EQ(rule->GivenDelaysOf(mode), given ? "uniform:8" : "");
   }
 }
 

@@ -161,6 +161,20 @@ INSTANTIATE_TEST_SUITE_P(AllPairs, NeedsTest, ::testing::ValuesIn(AllPairs()),
                                                NameOf(info.param.after));
                          });
 
+TEST(PhasesTest, GivenDelaysGiveTurnsFromTheirFirstClockOn) {
+  wire::View view;
+  AddPhase("allreduce", 0, &view);
+  EXPECT_EQ(GivenDelaysPhase(view), nullptr);
+  wire::Phase& given = *view.add_phase();
+  given.mutable_mode()->mutable_delays()->set_given("uniform:8");
+  given.set_from(1);
+  EXPECT_EQ(GivenDelaysPhase(view), &view.phase(1));
+  EXPECT_FALSE(NeedsAt(view, 0).turn);
+  EXPECT_TRUE(NeedsAt(view, 1).turn);
+  EXPECT_EQ(NeedsAt(view, 1).of_all, 1) << "what the phase before leaves";
+  EXPECT_TRUE(NeedsAt(view, 9).turn);
+}
+
 TEST(PhasesTest, APhaseOfNoKnownModeAsksForWhatBspDoes) {
   wire::View view;
   view.add_phase();

@@ -48,22 +48,27 @@ TEST(RestorePolicyTest, LostServersAreALossAndNothingThatFailsByItselfIs) {
     EXPECT_EQ(IsLoss(end), cause == wire::JobEnd::SERVER_LOST ||
                                cause == wire::JobEnd::SHARD_LOST ||
                                cause == wire::JobEnd::SERVERS_SILENT ||
+                               cause == wire::JobEnd::WORKER_LOST ||
                                cause == wire::JobEnd::NO_WORKER_LEFT);
     end.asked_for = true;
     EXPECT_FALSE(IsLoss(end)) << "the user's wish counts more";
   }
 }
 
-TEST(RestorePolicyTest, TheLastWorkerIsLostIfASignalWasItsEnd) {
-  End end = EndBy(wire::JobEnd::NO_WORKER_LEFT);
-  end.about = {"worker 1"};
-  EXPECT_FALSE(IsLoss(end));
-  end.dead = {ExitOf(kWorker0, kKilled), ExitOf(kWorker1, kCodeOne)};
-  EXPECT_FALSE(IsLoss(end)) << "its program has failed";
-  end.dead = {ExitOf(kWorker0, kCodeOne), ExitOf(kWorker1, kKilled)};
-  EXPECT_TRUE(IsLoss(end));
-  end.dead = {ExitOf(kWorker1, kKilled), ExitOf(kWorker1, kCodeOne)};
-  EXPECT_FALSE(IsLoss(end)) << "it was started again, and then failed";
+TEST(RestorePolicyTest, AWorkerThatAJobNeedsIsLostIfASignalWasItsEnd) {
+  for (const wire::JobEnd::Cause cause :
+       {wire::JobEnd::NO_WORKER_LEFT, wire::JobEnd::WORKER_LOST}) {
+    SCOPED_TRACE(wire::JobEnd::Cause_Name(cause));
+    End end = EndBy(cause);
+    end.about = {"worker 1"};
+    EXPECT_FALSE(IsLoss(end));
+    end.dead = {ExitOf(kWorker0, kKilled), ExitOf(kWorker1, kCodeOne)};
+    EXPECT_FALSE(IsLoss(end)) << "its program has failed";
+    end.dead = {ExitOf(kWorker0, kCodeOne), ExitOf(kWorker1, kKilled)};
+    EXPECT_TRUE(IsLoss(end));
+    end.dead = {ExitOf(kWorker1, kKilled), ExitOf(kWorker1, kCodeOne)};
+    EXPECT_FALSE(IsLoss(end)) << "it was started again, and then failed";
+  }
 }
 
 TEST(RestorePolicyTest, ThePlaceOfTheCoordinatorIsLostIfASignalWasItsEnd) {

@@ -117,4 +117,14 @@ TEST_F(StepPullsTest, BehindPushesNothingOfOthersMayBeMissed) {
       << "a worker alone misses nobody's";
 }
 
+TEST_F(StepPullsTest, APullWithAGivenTurnMissesNothingBehindThePushes) {
+  EXPECT_FALSE(StepPulls::HasGivenTurn(*ViewOf("asp"), 3));
+  wire::View given = SmallView({.mode = "asp", .workers = {7, 8}});
+  given.mutable_phase(0)->mutable_mode()->mutable_delays()->set_given(
+      "uniform:8");
+  const std::shared_ptr<const View> view = Must(View::Create(given));
+  EXPECT_TRUE(StepPulls::HasGivenTurn(*view, 3));
+  EXPECT_TRUE(StepPulls::MayFollowPushes(*view, 3));
+}
+
 }  // namespace slackline::step_pulls_test

@@ -37,7 +37,7 @@ bool StepPulls::MayMissLastStep(const View& view, Clock next) {
 }
 
 bool StepPulls::HasGivenTurn(const View& view, Clock next) {
-  return RuleOf(PhaseAt(view.proto(), next).mode()).follows_given_delays();
+  return NeedsAt(view.proto(), next).turn;
 }
 
 bool StepPulls::MayFollowPushes(const View& view, Clock next) {

@@ -21,7 +21,7 @@ constexpr int64_t kUpdatesMax = int64_t{1} << 50;
 absl::Status CheckTableStates(absl::Span<const TableState> states,
                               absl::Span<const wire::Table> tables,
                               const config::ClusterConfig& config) {
-  if (RuleOf(ConfiguredMode(config.sync())).follows_given_delays()) {
+  if (RuleOf(ConfiguredMode(config.sync())).is_of_whole_job()) {
     return absl::InvalidArgumentError(
         "a job with given delays begins with a new optimizer, because the "
         "delays name the versions; leave out one of them");

@@ -91,15 +91,15 @@ std::string ModeText(const sync::Mode& mode) {
         &text, ":",
         block.GetReflection()->GetInt32(block, FieldOf(parameter, block)));
   }
-  if (rule->follows_given_delays())
-    absl::StrAppend(&text, ":", rule->GivenDelaysOf(mode));
+  const std::string given = rule->GivenDelaysOf(mode);
+  if (!given.empty()) absl::StrAppend(&text, ":", given);
   return text;
 }
 
 std::optional<sync::Mode> ModeFromText(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   const ModeRule* const rule = FindRule(parts.front());
-  if (rule == nullptr || rule->follows_given_delays()) return std::nullopt;
+  if (rule == nullptr || rule->is_of_whole_job()) return std::nullopt;
   const size_t numbers = parts.size() - 1;
   if (numbers != 0 && numbers != rule->parameters().size()) return std::nullopt;
   sync::Mode mode;

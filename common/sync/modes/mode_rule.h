@@ -25,6 +25,9 @@ struct PullNeeds {
   // Every participant's pushes of the clocks before this one.
   Clock of_all = std::numeric_limits<Clock>::min();
   Clock complete = 0;  // All clocks before this one are complete.
+  // A turn that is given for it, which may be that of any gradient, of an
+  // earlier or a later clock.
+  bool turn = false;
 };
 
 // Immutable, without state: parameters come with each call. `mode` is always
@@ -54,10 +57,12 @@ class ModeRule {
   // one kind: who enters it asks for its first.
   virtual StepKind StepOf(Clock) const { return StepKind::kOverServers; }
 
-  // The order of updates and the versions of pulls are given, from the first to
-  // the last clock of the job: it has no other mode before or after it, and
-  // --mode does not name it. What is below holds for the others.
-  bool follows_given_delays() const { return updates() == Updates::kAsGiven; }
+  // ---- In a job.
+  // It holds for a job as a whole, from its first step over servers to its
+  // last: --mode does not name it, no change leads to it or away from it, and
+  // the job cannot end early. The job begins with a new optimizer and keeps its
+  // workers: none joins, and the loss of one that is not done is its end.
+  virtual bool is_of_whole_job() const { return false; }
   // As --delays has them. Empty: none are given.
   virtual std::string GivenDelaysOf(const sync::Mode&) const { return ""; }
 

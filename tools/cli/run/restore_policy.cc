@@ -44,6 +44,7 @@ bool RestorePolicy::IsLoss(const End& end) {
     case wire::JobEnd::SHARD_LOST:
     case wire::JobEnd::SERVERS_SILENT:
       return true;
+    case wire::JobEnd::WORKER_LOST:
     case wire::JobEnd::NO_WORKER_LEFT:
       return std::any_of(
           end.about.begin(), end.about.end(),

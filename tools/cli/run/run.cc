@@ -71,7 +71,9 @@ absl::Status PutWholePath(const RunOptions& options,
   if (options.restart_workers > 0) {
     return absl::InvalidArgumentError(
         "--restart-workers: a job whose delays are given ends when it loses a "
-        "worker, since every gradient has its turn; leave it out");
+        "worker, since every gradient has its turn; leave it out, and "
+        "checkpoint "
+        "{ on_server_loss: RESTORE } begins the whole job again");
   }
   sync::Delays& delays = *config->mutable_sync()->mutable_delays();
   const absl::StatusOr<ReplaySpec> found = ParseReplaySpec(delays.given(), "");

@@ -16,6 +16,7 @@
 #include "common/config/shell_line.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "common/sync/modes/mode_rule.h"
 #include "job/job_config.h"
 #include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
@@ -146,11 +147,12 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
     SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
     return options.out_dir;
   }
-  return MakeOutFolder(
-      options.out_dir, config.job(),
-      config.sync().has_delays()
-          ? absl::StrCat("delays-", ReplayName(config.sync().delays().given()))
-          : ModeText(config));
+  const sync::Mode mode = ConfiguredMode(config.sync());
+  const std::string given = RuleOf(mode).GivenDelaysOf(mode);
+  return MakeOutFolder(options.out_dir, config.job(),
+                       given.empty()
+                           ? ModeText(config)
+                           : absl::StrCat("delays-", ReplayName(given)));
 }
 
 absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
