@@ -802,7 +802,7 @@ void SimWorker::OnProgramKept(int32_t cut, const std::string& kept) {
   Work();
 }
 
-SimGroup::Share SimWorker::ShareOf() const {
+SimShare SimWorker::ShareOf() const {
   return {.rank = rank_,
           .incarnation = incarnation(),
           .standing = {.clock = clock_},
@@ -832,11 +832,10 @@ bool SimWorker::Perform(const WorkerCore::Connect& action) {
   At(PhaseStep::kConnecting);
   if (!alive()) return true;
   connecting_ = true;
-  group_->Begin(
-      rank_, ShareOf(),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* all) {
-        OnConnected(all != nullptr);
-      }));
+  group_->Begin(rank_, ShareOf(),
+                lifetime_.Guard([this](const std::vector<SimShare>* all) {
+                  OnConnected(all != nullptr);
+                }));
   return true;
 }
 
@@ -859,20 +858,19 @@ void SimWorker::OnConnected(bool connected) {
 bool SimWorker::Perform(const WorkerCore::CatchUp& action) {
   clock_ = action.standing.clock;
   catching_up_ = true;
-  SimGroup::Share share = ShareOf();
+  SimShare share = ShareOf();
   share.standing = action.standing;
   share.state = std::make_shared<const SimReplica>(*replica_);
   context_->checker.OnShared(rank_, incarnation(), group_number_);
-  group_->Begin(
-      rank_, std::move(share),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
-        OnCaughtUp(shares);
-      }));
+  group_->Begin(rank_, std::move(share),
+                lifetime_.Guard([this](const std::vector<SimShare>* shares) {
+                  OnCaughtUp(shares);
+                }));
   if (group_aborted_) AbortGroup();
   return true;
 }
 
-void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
+void SimWorker::OnCaughtUp(const std::vector<SimShare>* shares) {
   if (!alive()) return;
   catching_up_ = false;
   busy_ = false;
@@ -882,8 +880,7 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
   }
   context_->checker.OnExchange(group_number_, *shares);
   std::vector<Standing> standings;
-  for (const SimGroup::Share& share : *shares)
-    standings.push_back(share.standing);
+  for (const SimShare& share : *shares) standings.push_back(share.standing);
   const CatchUpPlan plan = PlanCatchUp(standings);
   if (plan.clock < 0) {
     return Tell(
@@ -982,7 +979,7 @@ void SimWorker::SumGradients() {
   });
   if (group_aborted_) return OnReduced(nullptr);
   reducing_ = true;
-  SimGroup::Share share = ShareOf();
+  SimShare share = ShareOf();
   share.gradients = Gradients();
   share.counts =
       !context_->scenario.elastic.has_value() || examples_.has_value();
@@ -990,14 +987,13 @@ void SimWorker::SumGradients() {
     for (SimReplica::Tensor& gradient : share.gradients)
       std::fill(gradient.begin(), gradient.end(), 0.0f);
   }
-  group_->Begin(
-      rank_, std::move(share),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
-        OnReduced(shares);
-      }));
+  group_->Begin(rank_, std::move(share),
+                lifetime_.Guard([this](const std::vector<SimShare>* shares) {
+                  OnReduced(shares);
+                }));
 }
 
-void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
+void SimWorker::OnReduced(const std::vector<SimShare>* shares) {
   if (!alive()) return;
   reducing_ = false;
   busy_ = false;
@@ -1023,12 +1019,11 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
         sum[t][e] += (*shares)[r].gradients[t][e];
     }
   }
-  replica_->Apply(
-      scenario, sum,
-      static_cast<int>(std::count_if(
-          shares->begin(), shares->end(),
-          [](const SimGroup::Share& share) { return share.counts; })),
-      clock_);
+  replica_->Apply(scenario, sum,
+                  static_cast<int>(std::count_if(
+                      shares->begin(), shares->end(),
+                      [](const SimShare& share) { return share.counts; })),
+                  clock_);
   FinishInProgram(clock_);
   ++clock_;
   At(PhaseStep::kReduced);

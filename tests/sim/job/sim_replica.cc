@@ -1,4 +1,4 @@
-#include "tests/sim/sim_replica.h"
+#include "tests/sim/job/sim_replica.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 #include "worker/client/client_core.h"
 
 namespace slackline::sim {
