@@ -696,7 +696,7 @@ bool SimWorker::Perform(const WorkerCore::ReadState& action) {
   std::vector<ClientCore::InstalledShard> shards;
   for (const ShardId shard : action.shards) {
     shards.push_back(
-        {.shard = shard, .state = replica_->Give(*action.view, shard)});
+        {.shard = shard, .state = replica_->CopyOut(*action.view, shard)});
   }
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnStateRead(std::move(shards), moved, now, effects);
@@ -729,7 +729,7 @@ void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
     std::vector<ShardState> shards;
     for (int32_t id = 0; id < view.shard_count(); ++id) {
       const ShardRange& range = view.shard(ShardId{id});
-      ClientCore::ShardValue value = state.Give(view, ShardId{id});
+      ClientCore::ShardValue value = state.CopyOut(view, ShardId{id});
       shards.push_back({.table = view.table(range.table).name(),
                         .region = range.region,
                         .version = value.version,
