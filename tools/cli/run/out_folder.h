@@ -30,11 +30,15 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                               const std::string& checkpoint);
 
 // What becomes of a run whose folder has a run already, as of the same command
-// before: HowToBegin(), of a job whose processes are all gone by now.
+// before: HowToBegin(), of a job whose processes are all gone as far as is
+// known.
 struct RunInFolder {
   Beginning how = Beginning::kNewRun;
   std::string checkpoints;  // To be gone on from; empty: there are none.
   std::string instead;      // Of one that is over: what else can be done.
+  // What is seen of hosts that do not say whether its coordinator is there;
+  // empty: all of them say that it is not.
+  std::string unknown;
 };
 // nullopt: the folder is not there, is empty, or has no run.
 // FailedPrecondition: as of HowToBegin(); or the run's processes still run.

@@ -197,12 +197,16 @@ absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
     options->new_run = true;
     options->resume = began_with;
   }
-  if (options->new_run || (*found)->checkpoints.empty())
+  const std::string unknown =
+      (*found)->unknown.empty() ? "" : UnknownRunText(out, (*found)->unknown);
+  if (options->new_run || (*found)->checkpoints.empty()) {
+    if (!unknown.empty()) display->Print(unknown);
     return absl::OkStatus();
-  const std::string lost = LostRunText(out);
+  }
+  const std::string what = unknown.empty() ? LostRunText(out) : unknown;
   display->Print(absl::StrCat(
-      lost.empty() ? absl::StrCat("the run in ", out, " has not finished, and")
-                   : absl::StrCat(lost, "; it"),
+      what.empty() ? absl::StrCat("the run in ", out, " has not finished, and")
+                   : absl::StrCat(what, "; it"),
       " goes on from its last checkpoint (--new-run begins anew)"));
   options->resume = (*found)->checkpoints;
   options->best = false;
