@@ -385,6 +385,17 @@ TEST(OutFolderTest, AnEarlierRunIsPutAsideAndItsSummaryIsGone) {
   EXPECT_FALSE(fs::exists(folder / "earlier-2/summary.json"));
 }
 
+TEST(OutFolderTest, ARecordingIsPutAsideBeforeServersOverwriteIt) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "trace-server-0.jsonl", "first\n");
+  WriteFile(folder / "trace-server-10.jsonl", "last\n");
+  ASSERT_TRUE(KeepEarlier(folder).ok());
+  EXPECT_FALSE(fs::exists(folder / "trace-server-0.jsonl"));
+  EXPECT_FALSE(fs::exists(folder / "trace-server-10.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/trace-server-0.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/trace-server-10.jsonl"));
+}
+
 TEST(OutFolderTest, OfARunWhoseHostDoesNotAnswerNobodyKnowsThatItIsGone) {
   const fs::path folder = TestFolder();
   WriteFile(folder / "metrics.jsonl",

@@ -13,6 +13,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
 #include "common/config/same_job.h"
+#include "common/delays/delay_trace.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
@@ -130,8 +131,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
       LoadJobConfig(absl::StrCat(out_dir, "/cluster.textproto"));
   if (!kept.ok()) return std::nullopt;
   RunInFolder run;
-  FoundRun found = {.place = out_dir, .why_other = WhyOtherJob(config, *kept)};
   SL_ASSIGN_OR_RETURN(run.unknown, LookForRun(out_dir, *kept));
+  FoundRun found = {.place = out_dir, .why_other = WhyOtherJob(config, *kept)};
   const std::string root = CheckpointRoot(*kept, out_dir);
   found.has_checkpoint = HasCheckpoint(root, [&](const auto& manifest) {
     return HasRecordsOf(out_dir, manifest.run()).value_or(false);
@@ -192,11 +193,23 @@ absl::Status KeepEarlier(const std::string& out_dir) {
   }
   if (!error) fs::remove(absl::StrCat(out_dir, "/summary.json"), error);
   if (!error) fs::remove(FailurePath(out_dir), error);
-  if (!error) return absl::OkStatus();
+  if (!error) return MoveRecording(out_dir, folder);
   return absl::UnavailableError(
       absl::StrCat("--out: the files of the earlier run could not be copied "
                    "into ",
                    folder, ": ", error.message()));
+}
+
+absl::Status MoveRecording(const std::string& from, const std::string& to) {
+  std::error_code error;
+  for (const fs::path& file : RecordedTraceFiles(from)) {
+    fs::rename(file, fs::path(to) / file.filename(), error);
+    if (!error) continue;
+    return absl::UnavailableError(absl::StrCat("--out: ", file.string(),
+                                               " could not be moved into ", to,
+                                               ": ", error.message()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

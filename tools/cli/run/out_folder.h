@@ -54,7 +54,11 @@ bool HasNothingBegun(const std::string& out_dir);
 // The run in `out_dir` goes on there: copies what it says of itself so far into
 // earlier-1, or the first such folder that is free, so that it is there
 // whatever becomes of the run; and removes its summary and its failure.txt,
-// which would say that it has ended.
+// which would say that it has ended. Its recording is moved there.
 absl::Status KeepEarlier(const std::string& out_dir);
+
+// What the servers of a run have recorded (train.trace) in `from` is in `to`
+// then: servers that begin overwrite it, each its own file.
+absl::Status MoveRecording(const std::string& from, const std::string& to);
 
 }  // namespace slackline

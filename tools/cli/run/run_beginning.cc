@@ -109,6 +109,7 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
                               (*stored)->folder()));
   const run::CheckpointRecord beginning = RecordOf(**stored);
   if (manifest.run() == 0) return beginning;  // Of `import`.
+  WarnOfRecording(config, beginning, display);
   if (manifest.seed() != config.train().seed()) {
     display->Print(absl::StrCat(
         "warning: train.seed is ", config.train().seed(),
@@ -120,6 +121,15 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
                                 manifest.job(), "'"));
   }
   return beginning;
+}
+
+void WarnOfRecording(const config::ClusterConfig& config,
+                     const run::CheckpointRecord& from, Display* display) {
+  if (!config.train().trace() || from.folder().empty()) return;
+  display->Print(absl::StrCat(
+      "warning: train.trace records from step ", from.clock(),
+      " on: a recording that lacks the steps before cannot be replayed, nor "
+      "given as --delays"));
 }
 
 absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
@@ -135,9 +145,10 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
       std::filesystem::remove(FailurePath(options.out_dir), error);
       return options.out_dir;
     }
-    SL_RETURN_IF_ERROR(
-        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty())
-            .status());
+    SL_ASSIGN_OR_RETURN(
+        const std::string aside,
+        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty()));
+    SL_RETURN_IF_ERROR(MoveRecording(options.out_dir, aside));
     return options.out_dir;
   }
   if (!resume.empty() && !options.out_dir.empty() &&
