@@ -19,6 +19,7 @@
 #include "common/config/block/bounds.h"
 #include "common/config/block/scalar_defaults.h"
 #include "common/config/cluster_config.h"
+#include "common/config/field_names.h"
 #include "common/config/launch_checks.h"
 #include "common/config/shell_line.h"
 #include "common/endpoint.h"
@@ -741,9 +742,13 @@ class ClusterChecks {
 
   void CheckTransport() const {
     if (config_.limits().transport() == config::Limits::TRANSPORT_UNSPECIFIED) {
-      problems_.Add("limits.transport",
-                    "value is TRANSPORT_UNSPECIFIED; AUTO, TCP, IPC or "
-                    "SHM is required");
+      problems_.Add(
+          "limits.transport",
+          absl::StrCat(
+              "value is TRANSPORT_UNSPECIFIED; ",
+              ExpectedValueText(
+                  *config::Limits::descriptor()->FindFieldByName("transport")),
+              " is required"));
     }
   }
 
