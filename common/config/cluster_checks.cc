@@ -29,13 +29,6 @@
 namespace slackline {
 namespace {
 
-// Whether endpoints that this asks for are reached from their own host alone.
-bool IsWithinHost(config::Limits::Transport transport) {
-  return absl::c_any_of(EndpointKinds(), [&](const EndpointKind& kind) {
-    return kind.transport == transport && kind.scope != EndpointScope::kNetwork;
-  });
-}
-
 // Bounds on counts. They refuse slips of the keyboard, not real clusters.
 constexpr int kServersMax = 1024;
 constexpr int kReplicasMax = 2;
