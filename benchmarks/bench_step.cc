@@ -231,8 +231,7 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--transport", options.transport,
-                 "AUTO, TCP, IPC or SHM; with the first, shared memory")
-      ->check(CLI::IsMember({"AUTO", "TCP", "IPC", "SHM"}))
+                 "as limits { transport }; with AUTO, shared memory")
       ->capture_default_str();
   app.add_option("--set", options.sets,
                  "a field of the config, as for slackline run, in the modes "

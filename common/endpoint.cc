@@ -38,6 +38,18 @@ std::string First(const wire::Endpoints& endpoints, const Wanted& wanted) {
 
 absl::Span<const EndpointKind> EndpointKinds() { return kKinds; }
 
+bool IsAllowed(const EndpointKind& kind, config::Limits::Transport transport) {
+  return transport == config::Limits::AUTO || transport == kind.transport;
+}
+
+bool IsWithinHost(config::Limits::Transport transport) {
+  return std::any_of(kKinds.begin(), kKinds.end(),
+                     [&](const EndpointKind& kind) {
+                       return kind.transport == transport &&
+                              kind.scope != EndpointScope::kNetwork;
+                     });
+}
+
 const EndpointKind* FindEndpointKind(absl::string_view endpoint) {
   for (const EndpointKind& kind : kKinds) {
     if (absl::StartsWith(endpoint, kind.scheme)) return &kind;

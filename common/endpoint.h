@@ -29,6 +29,10 @@ struct EndpointKind {
 
 // The best way first.
 absl::Span<const EndpointKind> EndpointKinds();
+// Whether limits { transport } lets messages go this way.
+bool IsAllowed(const EndpointKind& kind, config::Limits::Transport transport);
+// Whether the only way that it allows is one within a host.
+bool IsWithinHost(config::Limits::Transport transport);
 // nullptr: it begins with none of the schemes.
 const EndpointKind* FindEndpointKind(absl::string_view endpoint);
 

@@ -19,6 +19,7 @@
 #include "common/config/block/bounds.h"
 #include "common/config/block/scalar_defaults.h"
 #include "common/config/cluster_config.h"
+#include "common/config/field_names.h"
 #include "common/config/launch_checks.h"
 #include "common/config/shell_line.h"
 #include "common/endpoint.h"
@@ -27,13 +28,6 @@
 
 namespace slackline {
 namespace {
-
-// Whether endpoints that this asks for are reached from their own host alone.
-bool IsWithinHost(config::Limits::Transport transport) {
-  return absl::c_any_of(EndpointKinds(), [&](const EndpointKind& kind) {
-    return kind.transport == transport && kind.scope != EndpointScope::kNetwork;
-  });
-}
 
 // Bounds on counts. They refuse slips of the keyboard, not real clusters.
 constexpr int kServersMax = 1024;
@@ -741,9 +735,13 @@ class ClusterChecks {
 
   void CheckTransport() const {
     if (config_.limits().transport() == config::Limits::TRANSPORT_UNSPECIFIED) {
-      problems_.Add("limits.transport",
-                    "value is TRANSPORT_UNSPECIFIED; AUTO, TCP, IPC or "
-                    "SHM is required");
+      problems_.Add(
+          "limits.transport",
+          absl::StrCat(
+              "value is TRANSPORT_UNSPECIFIED; ",
+              ExpectedValueText(
+                  *config::Limits::descriptor()->FindFieldByName("transport")),
+              " is required"));
     }
   }
 

@@ -147,7 +147,12 @@ class Recording {
         if (updates[i].first != version) {
           return absl::InvalidArgumentError(absl::StrCat(
               "shard ", id, ": the update to version ", version,
-              " is missing; a file of the recording is incomplete"));
+              " is missing; ",
+              version > 1
+                  ? "a file of the recording is incomplete"
+                  : "the job went on from a checkpoint, and what was before "
+                    "that is not in the recording, or a file of it is "
+                    "incomplete; record a run from its first step on"));
         }
         trace_.shards[id].updates.push_back(std::move(updates[i].second));
       }
@@ -237,6 +242,21 @@ DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
     }
   }
   return trace;
+}
+
+std::vector<std::filesystem::path> RecordedTraceFiles(
+    const std::string& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (absl::StartsWith(name, "trace-server-") &&
+        absl::EndsWith(name, ".jsonl")) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -78,11 +79,14 @@ absl::StatusOr<SyntheticDelays> ParseSyntheticDelays(absl::string_view spec);
 DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
                      uint64_t seed, Clock first = 0);
 
+// The files trace-server-N.jsonl in a folder, sorted.
+std::vector<std::filesystem::path> RecordedTraceFiles(
+    const std::string& folder);
 // What the servers of a run with train.trace have recorded in
 // trace-server-N.jsonl of its folder. NotFound: nothing recorded.
 // InvalidArgument with file and line: damaged, or the run had steps by
 // all-reduce after some over servers, or more lives of a worker than one, which
-// a trace cannot tell apart.
+// a trace cannot tell apart, or went on from a checkpoint.
 absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder);
 
 }  // namespace slackline

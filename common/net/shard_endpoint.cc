@@ -7,9 +7,12 @@ namespace slackline {
 namespace {
 
 std::string WhyNot(const wire::ServerMember& server, uint32_t uid,
-                   const LocalProcess& self) {
-  if (server.host_id() != self.host_id) return " is not on this host";
-  if (uid != self.uid) {
+                   const LocalProcess& self,
+                   config::Limits::Transport transport) {
+  const bool is_within_host = IsWithinHost(transport);
+  if (is_within_host && server.host_id() != self.host_id)
+    return " is not on this host";
+  if (is_within_host && uid != self.uid) {
     return absl::StrCat(" is of another user (uid ", uid,
                         "; this process is of ", self.uid, ")");
   }
@@ -26,8 +29,7 @@ absl::StatusOr<std::vector<std::string>> ShardEndpoints(
       server.host_id() == self.host_id && endpoints.uid() == self.uid;
   std::vector<std::string> best_first;
   for (const EndpointKind& kind : EndpointKinds()) {
-    if (transport != config::Limits::AUTO && transport != kind.transport)
-      continue;
+    if (!IsAllowed(kind, transport)) continue;
     if (kind.scope != EndpointScope::kNetwork && !is_near) continue;
     std::string endpoint = EndpointOf(endpoints, kind.transport);
     if (!endpoint.empty()) best_first.push_back(std::move(endpoint));
@@ -35,8 +37,8 @@ absl::StatusOr<std::vector<std::string>> ShardEndpoints(
   if (!best_first.empty()) return best_first;
   return absl::InvalidArgumentError(absl::StrCat(
       "limits { transport: ", config::Limits::Transport_Name(transport),
-      " }: server ", server.index(), WhyNot(server, endpoints.uid(), self),
-      "; use AUTO or TCP"));
+      " }: server ", server.index(),
+      WhyNot(server, endpoints.uid(), self, transport), "; use AUTO or TCP"));
 }
 
 bool IsBySocket(const wire::ServerMember& server, int thread,

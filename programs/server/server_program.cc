@@ -501,6 +501,12 @@ ControlLoop::Options ServerProgram::ControlOptions() {
   if (config_.train().trace() && !flags_.out.empty()) {
     control.trace_file =
         absl::StrCat(flags_.out, "/trace-server-", flags_.index, ".jsonl");
+    if (stored_ != nullptr && stored_->manifest().run() != 0) {
+      spdlog::warn(
+          "train.trace: {} has what comes from step {} on, where the job goes "
+          "on; a recording that lacks the steps before cannot be replayed",
+          control.trace_file, stored_->manifest().clock());
+    }
   }
   return control;
 }

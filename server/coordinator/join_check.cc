@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -40,6 +42,16 @@ bool AreEndpoints(const wire::Endpoints& endpoints) {
     if (!fits) return false;
   }
   return !NetworkEndpoint(endpoints).empty();
+}
+
+std::string WaysToListen() {
+  std::vector<std::string> ways;
+  for (const EndpointKind& kind : EndpointKinds()) {
+    ways.push_back(absl::StrCat(
+        kind.scheme,
+        kind.scope == EndpointScope::kNetwork ? "host:port" : "name"));
+  }
+  return absl::StrJoin(ways, ", ");
 }
 
 std::string TooMany(absl::string_view what, size_t count, size_t most) {
@@ -84,9 +96,10 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
     if (!AreEndpoints(join.thread(t))) {
       return absl::StrCat(
           "the request to join has an endpoint for shard thread ", t,
-          " that nobody can connect to; tcp://host:port with a port of 1 to ",
-          kPortMax,
-          ", and at most one each of ipc://name and shm://@name, are required");
+          " that nobody can connect to; one over the network with a port of 1 "
+          "to ",
+          kPortMax, ", and at most one each of ", WaysToListen(),
+          ", are required");
     }
   }
   for (const wire::Table& table : join.table()) {

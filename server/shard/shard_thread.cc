@@ -87,9 +87,9 @@ absl::Duration ThreadCpuTime() {
   return absl::DurationFromTimespec(time);
 }
 
-// Binds in every way that there is to this process, and says where others find
-// it. A way within the host that it does not have is one that others do not
-// take: an error only if the options ask for that one.
+// Binds by tcp, and in every other way that the options allow, and says where
+// others find it. Another way that this process does not have is one that
+// others do not take: an error only if the options ask for that one.
 absl::Status BindAll(Transport& transport, const ShardThread::Options& options,
                      Listener* peers, wire::Endpoints* endpoints) {
   endpoints->set_uid(geteuid());
@@ -98,7 +98,9 @@ absl::Status BindAll(Transport& transport, const ShardThread::Options& options,
     const EndpointKind* const kind = FindEndpointKind(endpoint);
     SL_CHECK(kind != nullptr, endpoint);
     const bool over_network = kind->scope == EndpointScope::kNetwork;
-    if (!over_network && options.transport == config::Limits::TCP) continue;
+    const bool is_needed = kind->transport == config::Limits::TCP ||
+                           kind->transport == options.transport;
+    if (!is_needed && !IsAllowed(*kind, options.transport)) continue;
     const absl::StatusOr<std::string> bound = peers->Bind(endpoint);
     if (bound.ok()) {
       endpoints->add_endpoint(over_network && !options.announced_host.empty()
@@ -106,9 +108,8 @@ absl::Status BindAll(Transport& transport, const ShardThread::Options& options,
                                   : *bound);
       continue;
     }
-    if (over_network || kind->transport == options.transport)
-      return bound.status();
-    spdlog::warn("no {} with others on this host: {}", std::string(kind->name),
+    if (is_needed) return bound.status();
+    spdlog::warn("no {} with others: {}", std::string(kind->name),
                  std::string(bound.status().message()));
   }
   return absl::OkStatus();

@@ -433,7 +433,8 @@ TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
       Write("job.textproto",
             absl::StrCat("checkpoint { every_steps: 20 }\n", SmallJob()));
   const auto start = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"--epochs=1", "--mode=bsp"};
+    std::vector<std::string> arguments = {"--epochs=1", "--mode=bsp",
+                                          "--set=train.trace=true"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return StartRun("run", config, arguments);
   };
@@ -461,7 +462,12 @@ TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
               AllOf(HasSubstr("is of another config"), HasSubstr("--new-run")));
   run = start({"--set=worker[0].conditions.step_ms=20"});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
-  EXPECT_THAT(run->Output(), HasSubstr("goes on from its last checkpoint"));
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("goes on from its last checkpoint"),
+                    HasSubstr("train.trace records from step ")));
+  EXPECT_TRUE(std::filesystem::exists(Path("run/trace-server-0.jsonl")));
+  EXPECT_TRUE(
+      std::filesystem::exists(Path("run/earlier-1/trace-server-0.jsonl")));
   const std::string summary = ReadText(Path("run/summary.json"));
   const std::string metrics = ReadText(Path("run/metrics.jsonl"));
   run = start({"--set=worker[0].conditions.step_ms=20"});
@@ -474,6 +480,8 @@ TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
   EXPECT_EQ(ReadText(Path("run/replaced-1/summary.json")), summary);
   EXPECT_EQ(ReadText(Path("run/replaced-1/metrics.jsonl")), metrics);
   EXPECT_TRUE(std::filesystem::exists(Path("run/replaced-1/checkpoints")));
+  EXPECT_TRUE(
+      std::filesystem::exists(Path("run/replaced-1/trace-server-0.jsonl")));
   EXPECT_FALSE(ReadJson(Path("run/summary.json")).contains("resumed_from"));
   ExpectNoProcessLeft();
 }

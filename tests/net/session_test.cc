@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -34,6 +35,7 @@ namespace slackline::session_test {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kWorkers = 2;
@@ -558,6 +560,58 @@ TEST_F(SessionTest, AStepMayBeginWithItsFirstTable) {
 }
 
 // Where peers on their host read them, and neighbouring ones lie side by side.
+// Worker 1 comes to the collective only when the servers have what worker 0,
+// which stands there and owes an evaluation, has to bring them.
+TEST_F(SessionTest, AnEvaluationIsOfItsStepAndHoldsUpNobodyAtACollective) {
+  length_.steps_per_epoch = kSteps / 2;
+  StartJob("phase { allreduce {} until_epoch: 1 } phase { bsp {} }");
+  constexpr Clock kFence = kSteps / 2;
+  std::vector<Worker> workers = {Worker(50), Worker(70)};
+  const auto gather = [](Session& session) {
+    const auto all = session.Gather({.place = 2 * kFence}, Ones(1));
+    EXPECT_TRUE(all.ok()) << all.status();
+  };
+  const auto finish = [](Session& session) {
+    EXPECT_TRUE(session.Gradient(1, Ones(3)).ok());
+    EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());
+    EXPECT_TRUE(session.FinishStep(0.5).ok());
+  };
+  std::vector<std::string> tasks;  // Of worker 0, around the fence.
+  const Program stands_there = [&](Session& session) {
+    while (const std::optional<Session::Task> task = session.Next()) {
+      if (const auto* const step = std::get_if<Session::Step>(&*task)) {
+        if (step->clock >= kFence - 1)
+          tasks.push_back(absl::StrCat("step ", step->clock));
+        finish(session);
+        if (step->clock == kFence - 1) gather(session);
+      } else if (const auto* const evaluation =
+                     std::get_if<Session::Evaluation>(&*task)) {
+        tasks.push_back(absl::StrCat("evaluate ", evaluation->clock));
+        float bias = 0;
+        std::memcpy(&bias, evaluation->parameters[1][0].data(), sizeof(bias));
+        EXPECT_EQ(bias, 10 - kFence);
+      } else {
+        session.Conclude({}, {});
+      }
+    }
+    return session.ending();
+  };
+  const Program comes_later = [&](Session& session) {
+    while (const std::optional<Session::Task> task = session.Next()) {
+      const auto* const step = std::get_if<Session::Step>(&*task);
+      if (step == nullptr) continue;
+      if (step->clock == kFence) gather(session);
+      finish(session);
+    }
+    return session.ending();
+  };
+  for (const absl::Status& end :
+       Run(workers, wire::Initializer::CONSTANT, {stands_there, comes_later}))
+    EXPECT_TRUE(end.ok()) << end;
+  EXPECT_THAT(
+      tasks, ElementsAre("step 2", "evaluate 3", "step 3", "step 4", "step 5"));
+}
+
 TEST_F(SessionTest, ServersMakeTheirVersionsInMemoryOfTheTransport) {
   for (const auto kind : {config::Limits::TCP, config::Limits::AUTO}) {
     transport_kind_ = kind;

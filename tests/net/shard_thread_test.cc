@@ -1,9 +1,11 @@
 // Goal: what only the server's own control thread may say to a shard thread is
 // not accepted from anybody else, whatever he calls himself; the state of its
-// shards at a cut is given on; a checkpoint that cannot be read ends it.
+// shards at a cut is given on; a checkpoint that cannot be read ends it; it
+// listens in the ways that the config allows.
 // Method: a shard thread with real sockets; the hostile peer comes by TCP.
 #include "server/shard/shard_thread.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,16 +13,20 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "common/endpoint.h"
 #include "common/net/poller.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "server/shard/control_endpoint.h"
 #include "tests/support/floats.h"
 #include "tests/support/must.h"
 
 namespace slackline::shard_thread_test {
+
+using ::testing::UnorderedElementsAre;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kControl = {PeerId::Kind::kServer, 0, 1};
@@ -90,6 +96,33 @@ auto Await(From& from) {
   }
   ADD_FAILURE() << "nothing came";
   return Received();
+}
+
+TEST(ShardThreadTest, ListensByTcpAndInTheOtherWaysThatTheConfigAllows) {
+  ZmqTransport network;
+  ShmTransport transport(network);
+  const auto control = Must(transport.Listen({}));
+  Must(control->Bind(kControlEndpoint));
+  const auto ways = [&](config::Limits::Transport allowed) {
+    ShardThread::Options options;
+    options.core.self = {.server = 0, .thread = 0};
+    options.core.seed = 1;
+    options.host = "127.0.0.1";
+    options.transport = allowed;
+    std::vector<std::string> schemes;
+    const auto thread = Must(ShardThread::Start(transport, options, {}));
+    for (const std::string& endpoint : thread->endpoints().endpoint()) {
+      schemes.emplace_back(FindEndpointKind(endpoint)->scheme);
+    }
+    return schemes;
+  };
+  EXPECT_THAT(ways(config::Limits::AUTO),
+              UnorderedElementsAre("tcp://", "ipc://", "shm://@"));
+  EXPECT_THAT(ways(config::Limits::TCP), UnorderedElementsAre("tcp://"));
+  EXPECT_THAT(ways(config::Limits::IPC),
+              UnorderedElementsAre("tcp://", "ipc://"));
+  EXPECT_THAT(ways(config::Limits::SHM),
+              UnorderedElementsAre("tcp://", "shm://@"));
 }
 
 TEST(ShardThreadTest, TakesViewsAndGivesStatisticsInsideItsProcessOnly) {

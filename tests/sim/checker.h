@@ -43,7 +43,7 @@
 #include "tests/sim/check/told_twin.h"
 #include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 
@@ -121,7 +121,7 @@ class Checker {
   void OnShared(Rank rank, Incarnation incarnation, uint64_t group) {
     all_reduce_.OnShared(rank, incarnation, group);
   }
-  void OnExchange(uint64_t group, const std::vector<SimGroup::Share>& shares) {
+  void OnExchange(uint64_t group, const std::vector<SimShare>& shares) {
     all_reduce_.OnExchange(group, shares);
   }
   void OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
@@ -129,7 +129,7 @@ class Checker {
     all_reduce_.OnCaughtUp(rank, incarnation, group, clock, state);
   }
   void OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
-                 const std::vector<SimGroup::Share>& shares, Clock clock,
+                 const std::vector<SimShare>& shares, Clock clock,
                  const SimReplica& state) {
     all_reduce_.OnReduced(rank, incarnation, group, shares, clock, state);
   }

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "common/message.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

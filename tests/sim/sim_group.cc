@@ -8,10 +8,10 @@
 
 namespace slackline::sim {
 
-SimGroup::SimGroup(const std::vector<Share>& members, std::vector<int> servers,
-                   const Scenario& scenario, const Faults* faults,
-                   EventQueue* queue, const SimNetwork* network,
-                   LaneCounts* lanes, Rng rng)
+SimGroup::SimGroup(const std::vector<SimShare>& members,
+                   std::vector<int> servers, const Scenario& scenario,
+                   const Faults* faults, EventQueue* queue,
+                   const SimNetwork* network, LaneCounts* lanes, Rng rng)
     : servers_(std::move(servers)),
       scenario_(scenario),
       faults_(faults),
@@ -19,7 +19,7 @@ SimGroup::SimGroup(const std::vector<Share>& members, std::vector<int> servers,
       network_(network),
       lanes_(lanes),
       rng_(rng) {
-  for (const Share& who : members) {
+  for (const SimShare& who : members) {
     Member& member = members_[who.rank];
     member.who = who;
     member.node = scenario.WorkerNode(static_cast<int>(who.rank));
@@ -31,7 +31,7 @@ absl::Duration SimGroup::Soon() {
   return absl::Milliseconds(10) * luck * luck;
 }
 
-void SimGroup::Begin(Rank rank, Share share, Done done) {
+void SimGroup::Begin(Rank rank, SimShare share, Done done) {
   Member& member = members_.at(rank);
   SL_CHECK(!member.left && member.done == nullptr,
            "an operation of a rank that has left, or is at another one");
@@ -114,7 +114,7 @@ void SimGroup::Deliver(size_t operation, absl::Time begun) {
     queue_->At(at, lifetime_.Guard([this, rank = rank, fails, operation] {
       Member& at_end = members_.at(rank);
       if (at_end.next != operation + 1) return;
-      std::vector<Share> shares;
+      std::vector<SimShare> shares;
       for (const auto& [other, share] : operations_[operation])
         shares.push_back(share);
       if (scenario_.planted_partial_sum && !servers_.empty() &&
@@ -126,15 +126,15 @@ void SimGroup::Deliver(size_t operation, absl::Time begun) {
   }
 }
 
-void SimGroup::End(Member& member, const std::vector<Share>* shares) {
+void SimGroup::End(Member& member, const std::vector<SimShare>* shares) {
   if (member.left || member.done == nullptr) return;
   const Done done = std::exchange(member.done, nullptr);
   SimMachine& machine = network_->machine(member.node);
   if (!machine.stands_still()) return done(shares);
   machine.Arrive([done, failed = shares == nullptr,
-                  copy = shares == nullptr ? std::vector<Share>() : *shares] {
-    done(failed ? nullptr : &copy);
-  });
+                  copy = shares == nullptr
+                             ? std::vector<SimShare>()
+                             : *shares] { done(failed ? nullptr : &copy); });
 }
 
 void SimGroup::Leave(Rank rank, bool silent) {
@@ -162,7 +162,7 @@ void SimGroup::Leave(Rank rank, bool silent) {
 SimGroup* SimGroups::Of(const View& view) {
   std::unique_ptr<SimGroup>& group = groups_[view.proto().group()];
   if (group == nullptr) {
-    std::vector<SimGroup::Share> members;
+    std::vector<SimShare> members;
     for (const wire::WorkerMember& worker : view.workers()) {
       members.push_back({.rank = Rank{worker.rank()},
                          .incarnation = worker.incarnation(),

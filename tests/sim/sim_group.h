@@ -18,26 +18,16 @@
 #include "common/rng.h"
 #include "common/view/shard_map.h"
 #include "tests/sim/event_queue.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
+#include "tests/sim/job/sim_share.h"
 #include "tests/sim/sim_network.h"
-#include "tests/sim/sim_replica.h"
-#include "worker/core/catch_up.h"
 
 namespace slackline::sim {
 
 class SimGroup {
  public:
-  // What a rank brings to an operation.
-  struct Share {
-    Rank rank{};
-    Incarnation incarnation = 0;
-    Standing standing;
-    std::shared_ptr<const SimReplica> state;
-    std::vector<SimReplica::Tensor> gradients;  // By table.
-    bool counts = true;  // Else the gradients are zeros: it has no examples.
-  };
   // All shares in the order of the ranks, or nullptr: the operation has failed.
-  using Done = std::function<void(const std::vector<Share>* shares)>;
+  using Done = std::function<void(const std::vector<SimShare>* shares)>;
   using Faults = Modes::GroupFaults;
   struct LaneCounts {
     int64_t operations = 0;
@@ -46,13 +36,13 @@ class SimGroup {
   };
 
   // `servers`: those that sum; none without lanes.
-  SimGroup(const std::vector<Share>& members, std::vector<int> servers,
+  SimGroup(const std::vector<SimShare>& members, std::vector<int> servers,
            const Scenario& scenario, const Faults* faults, EventQueue* queue,
            const SimNetwork* network, LaneCounts* lanes, Rng rng);
 
   // The member's next operation; it has no other that is under way. `done` is
   // called once, later, unless the member leaves first.
-  void Begin(Rank rank, Share share, Done done);
+  void Begin(Rank rank, SimShare share, Done done);
   // The member has gone, or has given up. With `silent` the others hear of it
   // only much later.
   void Leave(Rank rank, bool silent);
@@ -62,14 +52,14 @@ class SimGroup {
 
  private:
   struct Member {
-    Share who;
+    SimShare who;
     Node node = 0;
     size_t next = 0;  // Number of its next operation.
     bool left = false;
     bool broken = false;  // Knows that somebody has left.
     Done done;            // Of the operation that is under way.
   };
-  using Operation = std::map<Rank, Share>;
+  using Operation = std::map<Rank, SimShare>;
 
   // The operation, which all members have begun at `begun`.
   void Deliver(size_t operation, absl::Time begun);
@@ -78,7 +68,7 @@ class SimGroup {
   bool HasStillServer() const;
   // Some member waits for the operation.
   bool IsWanted(size_t operation) const;
-  void End(Member& member, const std::vector<Share>* shares);
+  void End(Member& member, const std::vector<SimShare>* shares);
   absl::Duration Soon();
 
   const std::vector<int> servers_;

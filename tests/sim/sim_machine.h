@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "common/rng.h"
 #include "tests/sim/event_queue.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

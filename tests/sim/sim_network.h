@@ -17,7 +17,7 @@
 #include "common/message.h"
 #include "common/rng.h"
 #include "tests/sim/event_queue.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 #include "tests/sim/sim_machine.h"
 
 namespace slackline::sim {

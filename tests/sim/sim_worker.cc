@@ -695,7 +695,7 @@ bool SimWorker::Perform(const WorkerCore::ReadState& action) {
   std::vector<ClientCore::InstalledShard> shards;
   for (const ShardId shard : action.shards) {
     shards.push_back(
-        {.shard = shard, .state = replica_->Give(*action.view, shard)});
+        {.shard = shard, .state = replica_->CopyOut(*action.view, shard)});
   }
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnStateRead(std::move(shards), moved, now, effects);
@@ -728,7 +728,7 @@ void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
     std::vector<ShardState> shards;
     for (int32_t id = 0; id < view.shard_count(); ++id) {
       const ShardRange& range = view.shard(ShardId{id});
-      ClientCore::ShardValue value = state.Give(view, ShardId{id});
+      ClientCore::ShardValue value = state.CopyOut(view, ShardId{id});
       shards.push_back({.table = view.table(range.table).name(),
                         .region = range.region,
                         .version = value.version,
@@ -801,7 +801,7 @@ void SimWorker::OnProgramKept(int32_t cut, const std::string& kept) {
   Work();
 }
 
-SimGroup::Share SimWorker::ShareOf() const {
+SimShare SimWorker::ShareOf() const {
   return {.rank = rank_,
           .incarnation = incarnation(),
           .standing = {.clock = clock_},
@@ -831,11 +831,10 @@ bool SimWorker::Perform(const WorkerCore::Connect& action) {
   At(PhaseStep::kConnecting);
   if (!alive()) return true;
   connecting_ = true;
-  group_->Begin(
-      rank_, ShareOf(),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* all) {
-        OnConnected(all != nullptr);
-      }));
+  group_->Begin(rank_, ShareOf(),
+                lifetime_.Guard([this](const std::vector<SimShare>* all) {
+                  OnConnected(all != nullptr);
+                }));
   return true;
 }
 
@@ -858,20 +857,19 @@ void SimWorker::OnConnected(bool connected) {
 bool SimWorker::Perform(const WorkerCore::CatchUp& action) {
   clock_ = action.standing.clock;
   catching_up_ = true;
-  SimGroup::Share share = ShareOf();
+  SimShare share = ShareOf();
   share.standing = action.standing;
   share.state = std::make_shared<const SimReplica>(*replica_);
   context_->checker.OnShared(rank_, incarnation(), group_number_);
-  group_->Begin(
-      rank_, std::move(share),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
-        OnCaughtUp(shares);
-      }));
+  group_->Begin(rank_, std::move(share),
+                lifetime_.Guard([this](const std::vector<SimShare>* shares) {
+                  OnCaughtUp(shares);
+                }));
   if (group_aborted_) AbortGroup();
   return true;
 }
 
-void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
+void SimWorker::OnCaughtUp(const std::vector<SimShare>* shares) {
   if (!alive()) return;
   catching_up_ = false;
   busy_ = false;
@@ -881,8 +879,7 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
   }
   context_->checker.OnExchange(group_number_, *shares);
   std::vector<Standing> standings;
-  for (const SimGroup::Share& share : *shares)
-    standings.push_back(share.standing);
+  for (const SimShare& share : *shares) standings.push_back(share.standing);
   const CatchUpPlan plan = PlanCatchUp(standings);
   if (plan.clock < 0) {
     return Tell(
@@ -981,7 +978,7 @@ void SimWorker::SumGradients() {
   });
   if (group_aborted_) return OnReduced(nullptr);
   reducing_ = true;
-  SimGroup::Share share = ShareOf();
+  SimShare share = ShareOf();
   share.gradients = Gradients();
   share.counts =
       !context_->scenario.elastic.has_value() || examples_.has_value();
@@ -989,14 +986,13 @@ void SimWorker::SumGradients() {
     for (SimReplica::Tensor& gradient : share.gradients)
       std::fill(gradient.begin(), gradient.end(), 0.0f);
   }
-  group_->Begin(
-      rank_, std::move(share),
-      lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
-        OnReduced(shares);
-      }));
+  group_->Begin(rank_, std::move(share),
+                lifetime_.Guard([this](const std::vector<SimShare>* shares) {
+                  OnReduced(shares);
+                }));
 }
 
-void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
+void SimWorker::OnReduced(const std::vector<SimShare>* shares) {
   if (!alive()) return;
   reducing_ = false;
   busy_ = false;
@@ -1022,12 +1018,11 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
         sum[t][e] += (*shares)[r].gradients[t][e];
     }
   }
-  replica_->Apply(
-      scenario, sum,
-      static_cast<int>(std::count_if(
-          shares->begin(), shares->end(),
-          [](const SimGroup::Share& share) { return share.counts; })),
-      clock_);
+  replica_->Apply(scenario, sum,
+                  static_cast<int>(std::count_if(
+                      shares->begin(), shares->end(),
+                      [](const SimShare& share) { return share.counts; })),
+                  clock_);
   FinishInProgram(clock_);
   ++clock_;
   At(PhaseStep::kReduced);

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/job/sim_replica.h"
 #include "tests/sim/sim_context.h"
 #include "tests/sim/sim_link_trial.h"
-#include "tests/sim/sim_replica.h"
 #include "worker/core/action_line.h"
 #include "worker/core/worker_core.h"
 
@@ -147,11 +147,11 @@ class SimWorker {
   void ComputeHeld();
   // By all-reduce.
   void OnConnected(bool connected);
-  void OnCaughtUp(const std::vector<SimGroup::Share>* shares);
+  void OnCaughtUp(const std::vector<SimShare>* shares);
   void StartReduce(Clock clock);
   void Reduce();
   void SumGradients();
-  void OnReduced(const std::vector<SimGroup::Share>* shares);
+  void OnReduced(const std::vector<SimShare>* shares);
   void LoseGroup();
   // What is under way in the group fails soon.
   void AbortGroup();
@@ -164,7 +164,7 @@ class SimWorker {
   // Waits with the last step of all.
   bool Lingers(Clock clock) const;
   void At(PhaseStep step);
-  SimGroup::Share ShareOf() const;
+  SimShare ShareOf() const;
   std::vector<SimReplica::Tensor> Gradients() const;
   void PullBeyondTheFence();
   // Parameters of the step that begins, or has begun.

@@ -122,6 +122,31 @@ TEST_F(ActionLineTest, TheSumOfGradientsThatAreThereNeedsNoProgram) {
   EXPECT_TRUE(std::get<WorkerCore::Reduce>(*next.action).again);
 }
 
+// The others may have lost the sum that this worker has: they connect anew with
+// it before they come to the gather after that step.
+TEST_F(ActionLineTest, AnEvaluationThatIsOwedHoldsUpNobody) {
+  options_.evaluate_every = 1;
+  JoinGroup();
+  TakeA<WorkerCore::Reduce>();
+  line_.OnStepOver();
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnReducing(now);
+    core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now,
+                   effects);
+  });
+  AddNew();
+  ExpectNothingToDo();  // The program evaluates, and does its next step.
+  ShowGroup(2);
+  const ActionLine::AtGather next = line_.NextAtGather(*core_);
+  ASSERT_NE(next.action, nullptr);
+  EXPECT_TRUE(next.lost.ok()) << next.lost;
+  EXPECT_EQ(std::get<WorkerCore::Evaluate>(*next.action).clock, 1);
+  EXPECT_FALSE(line_.NextAtGather(*core_).lost.ok());
+  LoseGroup();
+  ExpectToConnect();
+  ExpectNothingToDo();
+}
+
 TEST_F(ActionLineTest, NothingGoesOnInAWorkerThatEnds) {
   JoinGroup();
   ShowGroup(2);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/metrics/metric_table.h"
+#include "job/job_config.h"
 #include "tests/support/modes.h"
 #include "tools/cli/experiment/results_table.h"
 #include "tools/cli/job/lost_run.h"
@@ -20,6 +22,7 @@
 #include "tools/cli/job/status_table.h"
 #include "tools/cli/job/summary_table.h"
 #include "tools/cli/json.h"
+#include "tools/cli/members/local_hosts.h"
 #include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
 
@@ -380,6 +383,50 @@ TEST(OutFolderTest, AnEarlierRunIsPutAsideAndItsSummaryIsGone) {
   ASSERT_TRUE(KeepEarlier(folder).ok());
   EXPECT_TRUE(fs::exists(folder / "earlier-2/metrics.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "earlier-2/summary.json"));
+}
+
+TEST(OutFolderTest, ARecordingIsPutAsideBeforeServersOverwriteIt) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "trace-server-0.jsonl", "first\n");
+  WriteFile(folder / "trace-server-10.jsonl", "last\n");
+  ASSERT_TRUE(KeepEarlier(folder).ok());
+  EXPECT_FALSE(fs::exists(folder / "trace-server-0.jsonl"));
+  EXPECT_FALSE(fs::exists(folder / "trace-server-10.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/trace-server-0.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/trace-server-10.jsonl"));
+}
+
+TEST(OutFolderTest, OfARunWhoseHostDoesNotAnswerNobodyKnowsThatItIsGone) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "metrics.jsonl",
+            R"({"kind":"train","rank":0,"step":20,"seconds":1.0,"loss":2.0})");
+  const auto unknown_on = [&](const std::string& host, int port) {
+    WriteFile(folder / "cluster.textproto",
+              absl::StrCat("job: \"j\"\ncoordinator { host: \"", host,
+                           "\" port: ", port, " }\nserver { host: \"", host,
+                           "\" }\nworker { host: \"", host,
+                           "\" }\noptimizer { sgd { learning_rate: 1 } }\n"
+                           "train { epochs: 1 }\n"));
+    const absl::StatusOr<config::ClusterConfig> config =
+        LoadJobConfig(folder / "cluster.textproto");
+    EXPECT_TRUE(config.ok()) << config.status();
+    const absl::StatusOr<std::optional<RunInFolder>> found =
+        FindRunIn(folder, *config, {.new_run = true});
+    EXPECT_TRUE(found.ok()) << found.status();
+    return (**found).unknown;
+  };
+  EXPECT_EQ(unknown_on("127.0.0.1",
+                       PortReservation::AnyFree("127.0.0.1").value().port()),
+            "");
+  const std::string unknown = unknown_on("nowhere.invalid", 7700);
+  EXPECT_THAT(unknown, HasSubstr("tcp://nowhere.invalid:7700: "));
+  EXPECT_THAT(
+      UnknownRunText(folder, unknown),
+      AllOf(HasSubstr("runs still is not known here: tcp://nowhere"),
+            HasSubstr("its records end at step 20"),
+            HasSubstr("no process of it is left"), Not(HasSubstr("gone"))));
+  WriteFile(folder / "summary.json", "{}");
+  EXPECT_EQ(UnknownRunText(folder, unknown), "") << "it has said how it ended";
 }
 
 TEST(SummaryTest, NamesTheFileThatIsMissingOrBroken) {

@@ -651,7 +651,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "limits.shard_kib (8192)"},
         ErrorCase{"UnspecifiedTransport", "{ }",
                   "{ transport: TRANSPORT_UNSPECIFIED }",
-                  "c.txt:9:10: limits.transport: ", "AUTO, TCP, IPC or SHM"}),
+                  "c.txt:9:10: limits.transport: ",
+                  "one of AUTO, TCP, IPC, SHM is required"}),
     CaseName);
 
 // A bad field of the conditions of the only worker block.

@@ -240,6 +240,11 @@ TEST(RecordedTrace, WhatCannotBeReplayedIsRefusedWithItsPlace) {
               HasSubstr("shard 0 lacks what it became by the steps before"));
   EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Update("0", 1, 0, 2)),
               HasSubstr("shard 0: the update to version 1 is missing"));
+  EXPECT_THAT(ErrorOf(Push(0, 40, 40) + Update("0", 1, 40, 41)),
+              HasSubstr("the job went on from a checkpoint"));
+  EXPECT_THAT(
+      ErrorOf(Push(0, 0, 0) + Update("0", 1, 0, 1) + Update("0", 1, 2, 3)),
+      HasSubstr("shard 0: the update to version 2 is missing; a file"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("the trace has no pushes"));
   const std::string again =
       ":2: the gradient of rank 0 and clock 0 to shard 0 is applied a second "

@@ -120,7 +120,7 @@ struct Copy {
     std::vector<std::vector<std::string>> portraits;
     for (int shard = 0; shard < seen->shard_count(); ++shard)
       portraits.push_back(
-          Portrait(replica->Give(*seen, ShardId{shard}).value()));
+          Portrait(replica->CopyOut(*seen, ShardId{shard}).value()));
     return portraits;
   }
 
@@ -263,7 +263,7 @@ TEST(ReplicaTest, InitializingForgetsEverything) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  EXPECT_TRUE(copy.replica->Load(RandomState(rng, view)).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(RandomState(rng, view)).ok());
   EXPECT_TRUE(copy.replica->Initialize(kSeed, {}).ok());
   EXPECT_EQ(copy.Portraits(), Servers(view).Portraits());
 }
@@ -273,10 +273,11 @@ TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Load(state).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
-    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard}).value()),
-              Portrait(state.shards[static_cast<size_t>(shard)]));
+    EXPECT_EQ(
+        Portrait(copy.replica->CopyOut(*copy.seen, ShardId{shard}).value()),
+        Portrait(state.shards[static_cast<size_t>(shard)]));
   }
 }
 
@@ -285,7 +286,7 @@ TEST(ReplicaTest, BeginsWithWhatAnotherOptimizerHad) {
   const wire::View view = NewView(1);
   Copy of(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(of.replica->Load(state).ok());
+  EXPECT_TRUE(of.replica->CopyIn(state).ok());
   const std::vector<TableState> had = of.replica->State().value();
   // One number of updates for each table, that of its newest shard.
   ASSERT_EQ(had.size(), 2u);
@@ -306,7 +307,7 @@ TEST(ReplicaTest, BeginsWithWhatAnotherOptimizerHad) {
     EXPECT_EQ(Portrait(0, {}, has[t].slots), Portrait(0, {}, had[t].slots));
   }
   for (const ShardRange& range : copy.seen->ShardsOf(TableId{0})) {
-    EXPECT_EQ(copy.replica->Give(*copy.seen, range.shard).value().version,
+    EXPECT_EQ(copy.replica->CopyOut(*copy.seen, range.shard).value().version,
               newest);
   }
 }
@@ -316,7 +317,7 @@ TEST(ReplicaTest, ServersAndReplicasTellTheSameState) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult pulled = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Load(pulled).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(pulled).ok());
   const std::vector<TableState> of_replica = copy.replica->State().value();
   const std::vector<TableState> of_servers = TableStatesOf(pulled);
   ASSERT_EQ(of_replica.size(), of_servers.size());
@@ -332,7 +333,7 @@ TEST(ReplicaTest, WhatItTookIsInTheModel) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Load(state).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   const absl::Span<const float> weight = copy.model->parameter(0);
   EXPECT_EQ(std::memcmp(weight.data() + 4, state.shards[1].values.data(), 16),
             0);
@@ -343,9 +344,9 @@ TEST(ReplicaTest, WhatItGaveDoesNotChange) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::ShardValue given =
-      copy.replica->Give(*copy.seen, ShardId{0}).value();
+      copy.replica->CopyOut(*copy.seen, ShardId{0}).value();
   const std::vector<std::string> before = Portrait(given);
-  EXPECT_TRUE(copy.replica->Load(RandomState(rng, view)).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(RandomState(rng, view)).ok());
   EXPECT_EQ(Portrait(given), before);
 }
 
@@ -354,14 +355,14 @@ TEST(ReplicaTest, GivesTheShardsOfANewerView) {
   wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  EXPECT_TRUE(copy.replica->Load(state).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   Split(1, 5, &view);  // Elements 4 to 8 of the weights.
   Split(5, 7, &view);
   const std::shared_ptr<const View> cut = Seen(view);
   std::string values;
   for (const int shard : {1, 5, 6}) {
     const ClientCore::ShardValue part =
-        copy.replica->Give(*cut, ShardId{shard}).value();
+        copy.replica->CopyOut(*cut, ShardId{shard}).value();
     EXPECT_EQ(part.version, state.shards[1].version);
     EXPECT_EQ(part.values.size(),
               cut->shard(ShardId{shard}).region.DenseBytes());
@@ -430,7 +431,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
     state.shards[s].slots.back() =
         Floats(std::vector<float>(state.shards[s].values.size() / 4, 0.3f));
   }
-  EXPECT_TRUE(copy.replica->Load(state).ok());
+  EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   const Gradients gradients = RandomGradients(rng, *copy.model);
   FakeGroup group(1);
   bool group_failed = false;
@@ -454,7 +455,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
                                 .workers = 1},
                                {.learning_rate = rule.learning_rate()}, heap)
                     .ok());
-    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
+    EXPECT_EQ(Portrait(copy.replica->CopyOut(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
   }
@@ -690,7 +691,8 @@ TEST(ReplicaTest, AStepInWhichNobodyCountsChangesNothing) {
   Copy* const copies[] = {&first, &second};
   Rng rng(2);
   const ClientCore::PullResult state = RandomState(rng, view);
-  for (Copy* const copy : copies) ASSERT_TRUE(copy->replica->Load(state).ok());
+  for (Copy* const copy : copies)
+    ASSERT_TRUE(copy->replica->CopyIn(state).ok());
   const auto before = first.Portraits();
   FakeGroup group(2);
   group.Run([&](int rank, Collective& own) {
@@ -849,7 +851,7 @@ struct Group {
     const wire::View view = NewView(static_cast<int>(clocks.size()));
     for (size_t rank = 0; rank < clocks.size(); ++rank) {
       copies.push_back(std::make_unique<Copy>(view));
-      EXPECT_TRUE(copies.back()->replica->Load(RandomState(rng, view)).ok());
+      EXPECT_TRUE(copies.back()->replica->CopyIn(RandomState(rng, view)).ok());
       before.push_back(copies.back()->Portraits());
     }
   }

@@ -1,11 +1,8 @@
 #include "tools/experiment/replay_spec.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/delays/delay_trace.h"
 #include "common/io/sha256.h"
@@ -13,27 +10,8 @@
 #include "tools/experiment/variant_names.h"
 
 namespace slackline {
-namespace {
 
 namespace fs = std::filesystem;
-
-// The files of one trace per server, sorted.
-std::vector<fs::path> TraceFiles(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (absl::StartsWith(name, "trace-server-") &&
-        absl::EndsWith(name, ".jsonl")) {
-      files.push_back(entry.path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-}  // namespace
 
 absl::StatusOr<ReplaySpec> ParseReplaySpec(const std::string& spec,
                                            const std::string& folder) {
@@ -50,7 +28,7 @@ absl::StatusOr<ReplaySpec> ParseReplaySpec(const std::string& spec,
     return ParseSyntheticDelays(spec).status();
   }
   ReplaySpec replay{.text = path.string(), .fingerprint = ""};
-  for (const fs::path& file : TraceFiles(path)) {
+  for (const fs::path& file : RecordedTraceFiles(path.string())) {
     SL_ASSIGN_OR_RETURN(const std::string hash, Sha256File(file.string()));
     absl::StrAppend(&replay.fingerprint, hash, " ");
   }

@@ -1,7 +1,9 @@
 #include "worker/core/action_line.h"
 
 #include <utility>
+#include <variant>
 
+#include "absl/algorithm/container.h"
 #include "worker/core/worker_core.h"
 
 namespace slackline {
@@ -24,19 +26,27 @@ void ActionLine::PutBack(std::unique_ptr<const Action> action) {
 
 ActionLine::AtGather ActionLine::NextAtGather(const WorkerCore& core) {
   if (!core.ending().ok()) return {};
-  const bool is_next = !open_.has_value() && !actions_.empty();
-  const std::optional<StepKind> step =
-      is_next ? worker_action::ProgramStepOf(*actions_.front()) : open_;
-  if (step.has_value()) {
-    absl::Status lost =
-        ConnectsWorkers(*step) ? core.WhyStepIsLost() : absl::OkStatus();
-    if (lost.ok()) return {};
-    if (is_next) actions_.pop_front();
-    open_.reset();
+  const auto why_lost = [&](StepKind step) {
+    return ConnectsWorkers(step) ? core.WhyStepIsLost() : absl::OkStatus();
+  };
+  absl::Status lost;
+  if (open_.has_value()) {
+    lost = why_lost(*open_);
+    if (!lost.ok()) open_.reset();
     return {.action = nullptr, .lost = std::move(lost)};
   }
-  if (!is_next || WorkerCore::NeedsProgram(*actions_.front())) return {};
-  return {.action = Take(), .lost = {}};
+  // Only evaluations are before it.
+  const auto next = absl::c_find_if(actions_, [](const auto& action) {
+    return !std::holds_alternative<worker_action::Evaluate>(*action);
+  });
+  if (next == actions_.end()) return {};
+  const std::optional<StepKind> step = worker_action::ProgramStepOf(**next);
+  if (step.has_value()) lost = why_lost(*step);
+  if (lost.ok() && worker_action::NeedsProgram(**next)) return {};
+  if (lost.ok() || next != actions_.begin())
+    return {.action = Take(), .lost = {}};
+  actions_.pop_front();
+  return {.action = nullptr, .lost = std::move(lost)};
 }
 
 }  // namespace slackline

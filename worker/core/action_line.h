@@ -10,8 +10,12 @@
 // | --- | --- |
 // | in a step, or before one, whose group is over | the step is lost |
 // | in another step | nothing |
-// | before an action that needs it | nothing |
+// | before evaluations | they are taken off, if what follows them is done |
+// | before another action that needs it | nothing |
 // | before another action | the action |
+//
+// An evaluation that is taken off keeps its parameters, which the others' state
+// may replace then; the program evaluates them when it asks what comes next.
 //
 // Deterministic state machine without I/O. Thread-compatible.
 #pragma once
@@ -49,7 +53,8 @@ class ActionLine {
   // What a driver does whose program stands at a gather; it asks again after
   // it, and after every event. At most one of the two.
   struct AtGather {
-    std::unique_ptr<const Action> action;  // To be performed.
+    // To be performed. Of an Evaluate the program does its part later.
+    std::unique_ptr<const Action> action;
     // Not OK: the step that the program is in, or would be in next, cannot end,
     // and why. The line has forgotten it. The driver drops it and its group and
     // calls OnGroupLost(); the core hands the step out again.

@@ -65,9 +65,6 @@ class WorkerCore {
   using Conclude = worker_action::Conclude;
   using Save = worker_action::Save;
   using Action = worker_action::Action;
-  static bool NeedsProgram(const Action& action) {
-    return worker_action::NeedsProgram(action);
-  }
   using Effects = WorkerEffects;
 
   explicit WorkerCore(const Options& options);

@@ -138,7 +138,7 @@ absl::Status GroupRound::Initialize(absl::Span<const TableState> initial) {
 
 absl::Status GroupRound::Perform(const WorkerCore::TakeState& action) {
   if (replica_ == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
-  SL_RETURN_IF_ERROR(replica_->Load(*action.state));
+  SL_RETURN_IF_ERROR(replica_->CopyIn(*action.state));
   WorkerCore::Moved moved{.bytes = replica_->bytes()};
   SL_ASSIGN_OR_RETURN(moved.model_hash, replica_->Hash(*action.state->view));
   loop_.Tell(
@@ -154,7 +154,7 @@ absl::Status GroupRound::Perform(const WorkerCore::ReadState& action) {
   std::vector<ClientCore::InstalledShard> shards;
   for (const ShardId shard : action.shards) {
     SL_ASSIGN_OR_RETURN(ClientCore::ShardValue state,
-                        replica_->Give(*action.view, shard));
+                        replica_->CopyOut(*action.view, shard));
     moved.bytes +=
         static_cast<int64_t>(action.view->shard(shard).region.DenseBytes() *
                              (1 + state.slots.size()));

@@ -149,7 +149,7 @@ Version Replica::VersionOf(const View& view, ShardId shard) const {
   return versions_[static_cast<size_t>(shard)];
 }
 
-absl::Status Replica::Load(const ClientCore::PullResult& pulled) {
+absl::Status Replica::CopyIn(const ClientCore::PullResult& pulled) {
   view_ = pulled.view;
   versions_.resize(pulled.shards.size());
   for (size_t s = 0; s < pulled.shards.size(); ++s) {
@@ -166,8 +166,8 @@ absl::Status Replica::Load(const ClientCore::PullResult& pulled) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClientCore::ShardValue> Replica::Give(const View& view,
-                                                     ShardId shard) {
+absl::StatusOr<ClientCore::ShardValue> Replica::CopyOut(const View& view,
+                                                        ShardId shard) {
   const ShardRange& of = view.shard(shard);
   return CopyOf(of.table, of.region, VersionOf(view, shard));
 }

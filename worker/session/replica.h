@@ -26,7 +26,7 @@ namespace slackline {
 class Replica {
  public:
   // The parameters are those of `parameters`, which outlive the replica.
-  // Whatever is there counts until Initialize() or Load(). Everything lies in
+  // Whatever is there counts until Initialize() or CopyIn(). Everything lies in
   // `memory`, like the parameters.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       ParameterMemory* parameters, const LearningRateSchedule& schedule,
@@ -42,12 +42,14 @@ class Replica {
   // what a worker has, as they are, with the optimizer at `states` if there are
   // any, one for each table and fit for it (CheckTableStates()).
   absl::Status Initialize(uint64_t seed, absl::Span<const TableState> states);
-  // The state that the servers have. `pulled` is of PullState().
-  absl::Status Load(const ClientCore::PullResult& pulled);
+  // The replica becomes the state that the servers have. `pulled` is of
+  // PullState().
+  absl::Status CopyIn(const ClientCore::PullResult& pulled);
   // A copy of what the optimizer keeps of each table.
   absl::StatusOr<std::vector<TableState>> State();
   // A copy of one shard, as `view` splits it.
-  absl::StatusOr<ClientCore::ShardValue> Give(const View& view, ShardId shard);
+  absl::StatusOr<ClientCore::ShardValue> CopyOut(const View& view,
+                                                 ShardId shard);
   // ModelHash() over the shards as they were before any was split in two: ranks
   // with different views get the same.
   absl::StatusOr<uint64_t> Hash(const View& view);

@@ -41,6 +41,11 @@ std::optional<Session::Task> Session::Life::Next() {
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
     SayAsked();
+    if (!evaluations.empty() && loop.ending().ok()) {
+      const Task task = std::move(evaluations.front());
+      evaluations.pop_front();
+      return task;
+    }
     std::unique_ptr<const WorkerCore::Action> action = loop.Next();
     if (action == nullptr) return std::nullopt;
     if (!std::exchange(session.begun_, true)) {
@@ -309,10 +314,11 @@ absl::Status Session::Life::ActAtGather() {
       step.reset();
       by_group.Lose(next.lost);
     } else if (next.action != nullptr) {
-      std::optional<Task> none;
-      SL_RETURN_IF_ERROR(
-          std::visit([&](const auto& what) { return Perform(what, &none); },
-                     *next.action));
+      std::optional<Task> evaluation;
+      SL_RETURN_IF_ERROR(std::visit(
+          [&](const auto& what) { return Perform(what, &evaluation); },
+          *next.action));
+      if (evaluation.has_value()) evaluations.push_back(*std::move(evaluation));
     } else {
       return absl::OkStatus();
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -164,6 +165,8 @@ struct Session::Life {
   absl::Duration waited;                    // For the last action.
   Clock clock = 0;                          // The largest that was reported.
   std::optional<OpenStep> step;
+  // What was to be evaluated while the program stood at a gather.
+  std::deque<Task> evaluations;
   bool concluding = false;
   // What a step can be.
   ServerRound over_servers;

@@ -116,11 +116,11 @@ void AllReduceTwin::OnShared(Rank rank, Incarnation incarnation,
 }
 
 void AllReduceTwin::OnExchange(uint64_t group,
-                               const std::vector<SimGroup::Share>& shares) {
+                               const std::vector<SimShare>& shares) {
   if (bases_.count(group) > 0) return;
   Clock most = -1;
   bool agreed = false;  // On whose values count, before the first step.
-  for (const SimGroup::Share& share : shares) {
+  for (const SimShare& share : shares) {
     most = std::max(most, share.standing.clock);
     agreed =
         agreed || (share.standing.clock >= 0 && !share.standing.own_values);
@@ -128,7 +128,7 @@ void AllReduceTwin::OnExchange(uint64_t group,
   if (most < 0) return;
   JobModelPtr base;
   JobModelPtr of_the_dead;
-  for (const SimGroup::Share& share : shares) {
+  for (const SimShare& share : shares) {
     if (share.standing.clock != most) continue;
     const JobModelPtr model = shared_[{group, {share.rank, share.incarnation}}];
     if (share.standing.own_values) {
@@ -155,7 +155,7 @@ void AllReduceTwin::OnExchange(uint64_t group,
   if (base == nullptr) base = of_the_dead;  // It goes nowhere.
   ++findings_.stats().groups;
   bool apart = false;
-  for (const SimGroup::Share& share : shares) {
+  for (const SimShare& share : shares) {
     apart = apart || share.standing.clock != most;
     if (share.standing.clock == most || share.standing.clock < 0) continue;
     const JobModelPtr behind =
@@ -203,12 +203,12 @@ void AllReduceTwin::OnCaughtUp(Rank rank, Incarnation incarnation,
 
 void AllReduceTwin::OnReduced(Rank rank, Incarnation incarnation,
                               uint64_t group,
-                              const std::vector<SimGroup::Share>& shares,
-                              Clock clock, const SimReplica& state) {
+                              const std::vector<SimShare>& shares, Clock clock,
+                              const SimReplica& state) {
   const Life life{rank, incarnation};
   const JobModelPtr before = ModelOf(life, "did a step by all-reduce");
   if (before == nullptr) return;
-  for (const SimGroup::Share& share : shares) {
+  for (const SimShare& share : shares) {
     if (share.standing.clock + 1 == clock && before->clock + 1 == clock)
       continue;
     return findings_.Report(
@@ -230,7 +230,7 @@ void AllReduceTwin::OnReduced(Rank rank, Incarnation incarnation,
     model.group_number = group;
     model.state = before->state;
     TwinUpdate update;
-    for (const SimGroup::Share& share : shares) {
+    for (const SimShare& share : shares) {
       model.group.push_back({share.rank, share.incarnation});
       if (!share.counts) continue;
       update.contributions.push_back(

@@ -15,9 +15,9 @@
 #include "tests/sim/check/shard_arithmetic.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
-#include "tests/sim/sim_group.h"
-#include "tests/sim/sim_replica.h"
+#include "tests/sim/job/scenario.h"
+#include "tests/sim/job/sim_replica.h"
+#include "tests/sim/job/sim_share.h"
 
 namespace slackline::sim {
 
@@ -50,11 +50,11 @@ class AllReduceTwin {
   void OnTookState(Rank rank, Incarnation incarnation, Clock clock,
                    const SimReplica& state);
   void OnShared(Rank rank, Incarnation incarnation, uint64_t group);
-  void OnExchange(uint64_t group, const std::vector<SimGroup::Share>& shares);
+  void OnExchange(uint64_t group, const std::vector<SimShare>& shares);
   void OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
                   Clock clock, const SimReplica& state);
   void OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
-                 const std::vector<SimGroup::Share>& shares, Clock clock,
+                 const std::vector<SimShare>& shares, Clock clock,
                  const SimReplica& state);
   // A worker's state has become a shard's.
   void OnInstalled(ShardTwin& twin, const ShardTraceRecord& record,

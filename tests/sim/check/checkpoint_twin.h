@@ -15,8 +15,8 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/program_twin.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
-#include "tests/sim/sim_checkpoint.h"
+#include "tests/sim/job/scenario.h"
+#include "tests/sim/job/sim_checkpoint.h"
 
 namespace slackline::sim {
 

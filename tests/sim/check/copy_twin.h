@@ -12,7 +12,7 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twins.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

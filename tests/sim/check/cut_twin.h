@@ -18,8 +18,8 @@
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/turn_plan.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
-#include "tests/sim/sim_replica.h"
+#include "tests/sim/job/scenario.h"
+#include "tests/sim/job/sim_replica.h"
 
 namespace slackline::sim {
 

@@ -9,7 +9,7 @@
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/turn_plan.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

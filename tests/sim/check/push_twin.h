@@ -14,7 +14,7 @@
 #include "tests/sim/check/shard_arithmetic.h"
 #include "tests/sim/check/shard_twins.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 #include "worker/client/client_core.h"
 
 namespace slackline::sim {

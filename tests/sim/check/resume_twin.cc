@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "tests/sim/check/bits.h"
-#include "tests/sim/sim_checkpoint.h"
+#include "tests/sim/job/sim_checkpoint.h"
 
 namespace slackline::sim {
 

@@ -14,7 +14,7 @@
 #include "tests/sim/check/pull_twin.h"
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twins.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

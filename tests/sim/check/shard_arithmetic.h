@@ -6,7 +6,7 @@
 
 #include "common/optim/optimizer.h"
 #include "tests/sim/check/shard_twin.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

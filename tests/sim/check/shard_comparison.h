@@ -11,7 +11,7 @@
 #include "tests/sim/check/shard_arithmetic.h"
 #include "tests/sim/check/shard_twin.h"
 #include "tests/sim/check/turn_plan.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

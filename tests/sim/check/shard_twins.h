@@ -17,7 +17,7 @@
 #include "tests/sim/check/shard_comparison.h"
 #include "tests/sim/check/shard_twin.h"
 #include "tests/sim/check/view_twin.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

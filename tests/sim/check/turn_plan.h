@@ -10,7 +10,7 @@
 
 #include "common/delays/delay_trace.h"
 #include "tests/sim/check/shard_twin.h"
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 

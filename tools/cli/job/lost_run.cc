@@ -38,6 +38,18 @@ std::string LostRunText(const std::string& folder) {
       end.ToString());
 }
 
+std::string UnknownRunText(const std::string& folder, const std::string& seen) {
+  if (!IsRunFolder(folder) || HasEnded(folder)) return "";
+  const RecordsEnd end =
+      PutRecordsOf(folder, /*from_step=*/0, /*summary=*/nullptr);
+  return absl::StrCat(
+      "whether the run in ", folder, " runs still is not known here: ", seen,
+      end.records == 0 ? ""
+                       : absl::StrCat("; its records end at ", end.ToString()),
+      "; two cannot write there, so see on its hosts that no process of it is "
+      "left");
+}
+
 std::string LostRunAdvice(const std::string& folder) {
   const std::string line =
       ShellLine({"slackline", "run", ClusterFileOf(folder), "--out", folder});

@@ -2,14 +2,18 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
 #include "common/config/same_job.h"
+#include "common/delays/delay_trace.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
@@ -79,28 +83,43 @@ namespace {
 
 constexpr absl::Duration kReachMax = absl::Seconds(2);
 
-// Nobody listens there. Of another host that cannot be reached nothing is
-// known.
-absl::Status CheckNobodyListens(const config::Coordinator& coordinator) {
-  if (coordinator.port() == 0) return absl::OkStatus();
-  const absl::StatusOr<std::string> address = ResolveHost(coordinator.host());
-  if (address.ok() && IsOwnAddress(*address, OwnAddresses()))
-    return CheckPortFree(coordinator.host(), coordinator.port());
-  const std::string endpoint =
-      TcpEndpoint(coordinator.host(), coordinator.port());
+// Unavailable: somebody listens there. What is seen if its host does not say
+// whether somebody does; empty: nobody does.
+absl::StatusOr<std::string> LookForCoordinator(const std::string& endpoint,
+                                               int port) {
+  const std::string host = SplitHostPort(endpoint).first;
+  const absl::StatusOr<std::string> address = ResolveHost(host);
+  if (address.ok() && IsOwnAddress(*address, OwnAddresses())) {
+    SL_RETURN_IF_ERROR(CheckPortFree(host, port));
+    return "";
+  }
   std::string detail;
-  if (TryToReach(endpoint, kReachMax, &detail) != Reach::kSilent)
-    return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("somebody listens at ", endpoint));
+  const Reach reach = TryToReach(endpoint, kReachMax, &detail);
+  if (reach == Reach::kSilent) {
+    return absl::UnavailableError(
+        absl::StrCat("somebody listens at ", endpoint));
+  }
+  return reach == Reach::kRefused ? "" : ReachText(reach, endpoint, detail);
 }
 
-// The coordinator of the run in the folder has this config.
-absl::Status CheckNobodyRuns(const std::string& out_dir,
-                             const config::ClusterConfig& config) {
-  return Annotate(CheckNobodyListens(config.coordinator()),
-                  absl::StrCat("the job in ", out_dir,
-                               " seems to run still (`slackline status ",
-                               out_dir, "`); two cannot write there"));
+// Unavailable: the run in the folder, of this config, has a coordinator. As
+// RunInFolder::unknown.
+absl::StatusOr<std::string> LookForRun(const std::string& out_dir,
+                                       const config::ClusterConfig& config) {
+  const int port = config.coordinator().port();
+  if (port == 0) return "";
+  std::vector<std::string> unknown;
+  for (const std::string& endpoint : CoordinatorEndpoints(config)) {
+    absl::StatusOr<std::string> seen = LookForCoordinator(endpoint, port);
+    if (!seen.ok()) {
+      return Annotate(seen.status(),
+                      absl::StrCat("the job in ", out_dir,
+                                   " seems to run still (`slackline status ",
+                                   out_dir, "`); two cannot write there"));
+    }
+    if (!seen->empty()) unknown.push_back(*std::move(seen));
+  }
+  return absl::StrJoin(unknown, "; ");
 }
 
 }  // namespace
@@ -111,8 +130,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
   const absl::StatusOr<config::ClusterConfig> kept =
       LoadJobConfig(absl::StrCat(out_dir, "/cluster.textproto"));
   if (!kept.ok()) return std::nullopt;
-  SL_RETURN_IF_ERROR(CheckNobodyRuns(out_dir, *kept));
   RunInFolder run;
+  SL_ASSIGN_OR_RETURN(run.unknown, LookForRun(out_dir, *kept));
   FoundRun found = {.place = out_dir, .why_other = WhyOtherJob(config, *kept)};
   const std::string root = CheckpointRoot(*kept, out_dir);
   found.has_checkpoint = HasCheckpoint(root, [&](const auto& manifest) {
@@ -128,7 +147,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     found.kind = end.ok() ? FoundRun::Kind::kFailed : FoundRun::Kind::kLost;
     if (end.ok()) found.reason = end->end.reason();
   }
-  // Of its processes none is left, so its checkpoints are all that is.
+  // Of its processes none is left, as far as is known, so its checkpoints are
+  // all that is.
   flags.from_checkpoint = found.why_other.empty() && found.has_checkpoint;
   SL_ASSIGN_OR_RETURN(run.how, HowToBegin(found, flags));
   run.instead = WhatGoesOn(found);
@@ -154,7 +174,7 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                      " is not empty, and its run has not written ", checkpoint,
                      "; choose that run's folder, or a new one"));
   }
-  return Annotate(CheckNobodyRuns(out_dir, *config), "--out");
+  return Annotate(LookForRun(out_dir, *config).status(), "--out");
 }
 
 absl::Status KeepEarlier(const std::string& out_dir) {
@@ -173,11 +193,23 @@ absl::Status KeepEarlier(const std::string& out_dir) {
   }
   if (!error) fs::remove(absl::StrCat(out_dir, "/summary.json"), error);
   if (!error) fs::remove(FailurePath(out_dir), error);
-  if (!error) return absl::OkStatus();
+  if (!error) return MoveRecording(out_dir, folder);
   return absl::UnavailableError(
       absl::StrCat("--out: the files of the earlier run could not be copied "
                    "into ",
                    folder, ": ", error.message()));
+}
+
+absl::Status MoveRecording(const std::string& from, const std::string& to) {
+  std::error_code error;
+  for (const fs::path& file : RecordedTraceFiles(from)) {
+    fs::rename(file, fs::path(to) / file.filename(), error);
+    if (!error) continue;
+    return absl::UnavailableError(absl::StrCat("--out: ", file.string(),
+                                               " could not be moved into ", to,
+                                               ": ", error.message()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -30,11 +30,15 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                               const std::string& checkpoint);
 
 // What becomes of a run whose folder has a run already, as of the same command
-// before: HowToBegin(), of a job whose processes are all gone by now.
+// before: HowToBegin(), of a job whose processes are all gone as far as is
+// known.
 struct RunInFolder {
   Beginning how = Beginning::kNewRun;
   std::string checkpoints;  // To be gone on from; empty: there are none.
   std::string instead;      // Of one that is over: what else can be done.
+  // What is seen of hosts that do not say whether its coordinator is there;
+  // empty: all of them say that it is not.
+  std::string unknown;
 };
 // nullopt: the folder is not there, is empty, or has no run.
 // FailedPrecondition: as of HowToBegin(); or the run's processes still run.
@@ -50,7 +54,11 @@ bool HasNothingBegun(const std::string& out_dir);
 // The run in `out_dir` goes on there: copies what it says of itself so far into
 // earlier-1, or the first such folder that is free, so that it is there
 // whatever becomes of the run; and removes its summary and its failure.txt,
-// which would say that it has ended.
+// which would say that it has ended. Its recording is moved there.
 absl::Status KeepEarlier(const std::string& out_dir);
+
+// What the servers of a run have recorded (train.trace) in `from` is in `to`
+// then: servers that begin overwrite it, each its own file.
+absl::Status MoveRecording(const std::string& from, const std::string& to);
 
 }  // namespace slackline

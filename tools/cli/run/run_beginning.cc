@@ -110,6 +110,7 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
                               (*stored)->folder()));
   const run::CheckpointRecord beginning = RecordOf(**stored);
   if (manifest.run() == 0) return beginning;  // Of `import`.
+  WarnOfRecording(config, beginning, display);
   if (manifest.seed() != config.train().seed()) {
     display->Print(absl::StrCat(
         "warning: train.seed is ", config.train().seed(),
@@ -121,6 +122,15 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
                                 manifest.job(), "'"));
   }
   return beginning;
+}
+
+void WarnOfRecording(const config::ClusterConfig& config,
+                     const run::CheckpointRecord& from, Display* display) {
+  if (!config.train().trace() || from.folder().empty()) return;
+  display->Print(absl::StrCat(
+      "warning: train.trace records from step ", from.clock(),
+      " on: a recording that lacks the steps before cannot be replayed, nor "
+      "given as --delays"));
 }
 
 absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
@@ -136,9 +146,10 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
       std::filesystem::remove(FailurePath(options.out_dir), error);
       return options.out_dir;
     }
-    SL_RETURN_IF_ERROR(
-        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty())
-            .status());
+    SL_ASSIGN_OR_RETURN(
+        const std::string aside,
+        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty()));
+    SL_RETURN_IF_ERROR(MoveRecording(options.out_dir, aside));
     return options.out_dir;
   }
   if (!resume.empty() && !options.out_dir.empty() &&
@@ -199,12 +210,16 @@ absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
     options->new_run = true;
     options->resume = began_with;
   }
-  if (options->new_run || (*found)->checkpoints.empty())
+  const std::string unknown =
+      (*found)->unknown.empty() ? "" : UnknownRunText(out, (*found)->unknown);
+  if (options->new_run || (*found)->checkpoints.empty()) {
+    if (!unknown.empty()) display->Print(unknown);
     return absl::OkStatus();
-  const std::string lost = LostRunText(out);
+  }
+  const std::string what = unknown.empty() ? LostRunText(out) : unknown;
   display->Print(absl::StrCat(
-      lost.empty() ? absl::StrCat("the run in ", out, " has not finished, and")
-                   : absl::StrCat(lost, "; it"),
+      what.empty() ? absl::StrCat("the run in ", out, " has not finished, and")
+                   : absl::StrCat(what, "; it"),
       " goes on from its last checkpoint (--new-run begins anew)"));
   options->resume = (*found)->checkpoints;
   options->best = false;

@@ -20,6 +20,11 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
     const RunOptions& options, const config::ClusterConfig& config,
     Display* display);
 
+// Of a job that goes on from this checkpoint, if it has a folder: says what a
+// recording (train.trace) will lack.
+void WarnOfRecording(const config::ClusterConfig& config,
+                     const run::CheckpointRecord& from, Display* display);
+
 // The same command may have been given before. Changes what is asked for to
 // what is left of it; `*over`: nothing is, and the exit code. `*has_run`: the
 // folder of --out has a run, and may be taken.

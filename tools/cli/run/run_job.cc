@@ -295,6 +295,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       return absl::AbortedError(why);
     }
     display->Print(absl::StrCat("restoring the job: ", next->text));
+    WarnOfRecording(config, next->from, display);
     beginning = next->from;
     cluster_options.resume = beginning.folder();
   }

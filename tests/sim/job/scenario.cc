@@ -1,4 +1,4 @@
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "common/optim/schedule.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
-#include "tests/sim/sim_checkpoint.h"
+#include "tests/sim/job/sim_checkpoint.h"
 
 namespace slackline::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/sim/sim_replica.h"
+#include "tests/sim/job/sim_replica.h"
 
 #include <algorithm>
 #include <cstring>
@@ -90,7 +90,8 @@ Version SimReplica::VersionOf(const View& in, ShardId shard) const {
   return versions[static_cast<size_t>(shard)];
 }
 
-ClientCore::ShardValue SimReplica::Give(const View& in, ShardId shard) const {
+ClientCore::ShardValue SimReplica::CopyOut(const View& in,
+                                           ShardId shard) const {
   return CopyOf(in.shard(shard), VersionOf(in, shard));
 }
 

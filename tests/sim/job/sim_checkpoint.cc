@@ -1,4 +1,4 @@
-#include "tests/sim/sim_checkpoint.h"
+#include "tests/sim/job/sim_checkpoint.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/sim/scenario.h"
+#include "tests/sim/job/scenario.h"
 #include "worker/client/client_core.h"
 
 namespace slackline::sim {
@@ -26,7 +26,7 @@ struct SimReplica {
   static SimReplica Of(const ClientCore::PullResult& pulled);
 
   // One shard, as `in` cuts it.
-  ClientCore::ShardValue Give(const View& in, ShardId shard) const;
+  ClientCore::ShardValue CopyOut(const View& in, ShardId shard) const;
   // ModelHash() over the shards as they were before any was split in two.
   uint64_t Hash(const View& in) const;
   Version VersionOf(const View& in, ShardId shard) const;
