@@ -43,20 +43,24 @@ absl::StatusOr<SocketAddress> SocketAddress::OfSocket(int socket) {
   return of;
 }
 
-int ConnectWithin(absl::Duration wait_max, int socket, const sockaddr* to,
-                  socklen_t size) {
-  if (connect(socket, to, size) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
+bool AwaitEvents(int socket, short events, absl::Time end) {
   const TimeSource time;
-  const absl::Time end = time.Now() + wait_max;
-  pollfd file = {.fd = socket, .events = POLLOUT, .revents = 0};
+  pollfd file = {.fd = socket, .events = events, .revents = 0};
   int ready = 0;
   do {
     const int64_t left = absl::ToInt64Milliseconds(
         absl::Ceil(end - time.Now(), absl::Milliseconds(1)));
     ready = poll(&file, 1, static_cast<int>(std::max<int64_t>(left, 0)));
   } while (ready < 0 && errno == EINTR);
-  if (ready == 0) return ETIMEDOUT;
+  return ready > 0;
+}
+
+int ConnectWithin(absl::Duration wait_max, int socket, const sockaddr* to,
+                  socklen_t size) {
+  if (connect(socket, to, size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!AwaitEvents(socket, POLLOUT, TimeSource().Now() + wait_max))
+    return ETIMEDOUT;
   int error = 0;
   socklen_t error_size = sizeof(error);
   if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0)

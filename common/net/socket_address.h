@@ -26,6 +26,8 @@ struct SocketAddress {
   socklen_t size = sizeof(storage);
 };
 
+// Waits for `events` of poll() until `end`. False: they have not come.
+bool AwaitEvents(int socket, short events, absl::Time end);
 // Connects a socket that does not block. The errno, or 0: it is connected.
 // ETIMEDOUT: the other side has not answered, not even within `wait_max`.
 int ConnectWithin(absl::Duration wait_max, int socket, const sockaddr* to,

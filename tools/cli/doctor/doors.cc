@@ -123,25 +123,9 @@ bool Serve(Peer* peer) {
          static_cast<ssize_t>(answer.size());
 }
 
-// Waits for `events` until `end`. False: they have not come.
-bool AwaitEvents(int socket, short events, absl::Time end) {
-  const TimeSource time;
-  while (true) {
-    pollfd file = {.fd = socket, .events = events, .revents = 0};
-    const int64_t left = absl::ToInt64Milliseconds(
-        absl::Ceil(end - time.Now(), absl::Milliseconds(1)));
-    const int ready =
-        poll(&file, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return false;
-  }
-}
-
 // The connection, or in `*result` why there is none.
 Descriptor ConnectTo(const doctor::Try::Target& target, absl::Duration wait_max,
                      doctor::Connection* result) {
-  const TimeSource time;
   result->set_label(target.label());
   result->set_endpoint(HostPort(target.host(), target.port()));
   const absl::StatusOr<std::string> resolved = ResolveHost(target.host());
