@@ -432,11 +432,4 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> CheckpointToGoOnFrom(
   return found;
 }
 
-absl::StatusOr<std::string> FindCheckpoint(
-    const std::string& path, std::vector<std::string>* passed_over) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
-                      OpenCheckpoint(path, passed_over));
-  return stored->folder();
-}
-
 }  // namespace slackline

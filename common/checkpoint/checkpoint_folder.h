@@ -88,8 +88,5 @@ bool HasCheckpoint(const std::string& root, const CheckpointFilter& of_ours);
 absl::StatusOr<std::unique_ptr<StoredCheckpoint>> CheckpointToGoOnFrom(
     const std::string& root, const CheckpointFilter& of_ours,
     const std::string& began_with, std::vector<std::string>* passed_over);
-// The folder of the one that `path` names.
-absl::StatusOr<std::string> FindCheckpoint(
-    const std::string& path, std::vector<std::string>* passed_over);
 
 }  // namespace slackline

@@ -1,10 +1,5 @@
 #include "common/checkpoint/kept_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -15,6 +10,7 @@
 #include "common/checkpoint/part_file.h"
 #include "common/config/block/bounds.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/io/state_hash.h"
 #include "common/shortened.h"
 #include "common/status.h"
@@ -25,67 +21,29 @@ namespace {
 constexpr size_t kKeptNameBytesMax = 255;
 constexpr size_t kKeptNameBytesShown = 96;  // In errors.
 
-std::string Reason(int error_number) {
-  return std::generic_category().message(error_number);
-}
-
-// `path` is open as `file`.
-absl::StatusOr<std::string> ReadOpen(const std::string& path, int file,
-                                     const checkpoint::Kept& kept) {
-  struct stat status {};
-  if (fstat(file, &status) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("look at ", path, ": ", Reason(errno)));
+absl::StatusOr<std::string> ReadProgram(const std::string& folder,
+                                        const checkpoint::Kept& kept) {
+  const std::string path = absl::StrCat(folder, "/", kept.file());
+  const absl::StatusOr<std::string> bytes = ReadRegularFile(path, kept.bytes());
+  // The manifest says that it is there.
+  if (absl::IsNotFound(bytes.status()))
+    return absl::DataLossError(bytes.status().message());
+  if (!bytes.ok()) {
+    return Annotate(bytes.status(),
+                    absl::StrCat("the manifest says ", kept.bytes(), " bytes"));
   }
-  if (!S_ISREG(status.st_mode))
-    return absl::DataLossError(absl::StrCat(path, " is not a file"));
-  if (status.st_size != kept.bytes()) {
+  if (static_cast<int64_t>(bytes->size()) != kept.bytes()) {
     return absl::DataLossError(absl::StrCat(
-        path, " has ", status.st_size, " bytes, and the manifest says ",
+        path, " has ", bytes->size(), " bytes, and the manifest says ",
         kept.bytes(), "; the file is torn or of another checkpoint"));
   }
-  std::string bytes(static_cast<size_t>(kept.bytes()), '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t some = pread(file, bytes.data() + done, bytes.size() - done,
-                               static_cast<off_t>(done));
-    if (some < 0 && errno == EINTR) continue;
-    if (some < 0) {
-      return absl::UnavailableError(absl::StrCat("read ", path, " at offset ",
-                                                 done, ": ", Reason(errno)));
-    }
-    if (some == 0) {
-      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done,
-                                              ", ", bytes.size() - done,
-                                              " bytes too early"));
-    }
-    done += static_cast<size_t>(some);
-  }
-  if (const uint64_t hash = BytesHash(bytes.data(), bytes.size());
+  if (const uint64_t hash = BytesHash(bytes->data(), bytes->size());
       hash != kept.hash()) {
     return absl::DataLossError(absl::StrFormat(
         "%s: bytes [0, %d) have the hash %016x, and the manifest says %016x; "
         "the file is damaged",
-        path, bytes.size(), hash, kept.hash()));
+        path, bytes->size(), hash, kept.hash()));
   }
-  return bytes;
-}
-
-absl::StatusOr<std::string> ReadProgram(const std::string& folder,
-                                        const checkpoint::Kept& kept) {
-  const std::string path = absl::StrCat(folder, "/", kept.file());
-  // A pipe of that name must not make anybody wait.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const int error_number = errno;
-  if (file < 0) {
-    const std::string message =
-        absl::StrCat("open ", path, ": ", Reason(error_number));
-    // The manifest says that it is there.
-    return error_number == ENOENT ? absl::DataLossError(message)
-                                  : absl::UnavailableError(message);
-  }
-  absl::StatusOr<std::string> bytes = ReadOpen(path, file, kept);
-  close(file);
   return bytes;
 }
 

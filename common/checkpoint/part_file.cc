@@ -264,11 +264,11 @@ absl::StatusOr<std::unique_ptr<PartFile>> PartFile::Open(
     return absl::DataLossError(absl::StrCat(folder, ": ", why));
   const std::string path = absl::StrCat(folder, "/", part.file());
   // A pipe of that name must not make anybody wait.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return OpenError(path, errno);
-  std::unique_ptr<PartFile> result(new PartFile(path, file));
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return OpenError(path, errno);
+  std::unique_ptr<PartFile> result(new PartFile(path, std::move(file)));
   struct stat status {};
-  if (fstat(file, &status) != 0) return OpenError(path, errno);
+  if (fstat(result->file_.get(), &status) != 0) return OpenError(path, errno);
   if (!S_ISREG(status.st_mode))
     return absl::DataLossError(absl::StrCat(path, " is not a file"));
   if (status.st_size != part.bytes()) {
@@ -279,8 +279,6 @@ absl::StatusOr<std::unique_ptr<PartFile>> PartFile::Open(
   SL_RETURN_IF_ERROR(result->ReadHeader(part));
   return result;
 }
-
-PartFile::~PartFile() { close(file_); }
 
 absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
   if (part.bytes() < static_cast<int64_t>(kSafetensorsSizeBytes)) {
@@ -373,7 +371,7 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
 absl::Status PartFile::ReadAt(int64_t offset, size_t bytes, void* to) const {
   auto* at = static_cast<char*>(to);
   while (bytes > 0) {
-    const ssize_t some = pread(file_, at, bytes, offset);
+    const ssize_t some = pread(file_.get(), at, bytes, offset);
     if (some < 0 && errno == EINTR) continue;
     if (some < 0) {
       return absl::UnavailableError(

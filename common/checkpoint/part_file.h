@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/checkpoint/shard_state.h"
+#include "common/io/descriptor.h"
 #include "proto/checkpoint.pb.h"
 
 namespace slackline {
@@ -62,9 +63,6 @@ class PartFile {
   // DataLoss names file, offset and bound of what is not as `part` says.
   static absl::StatusOr<std::unique_ptr<PartFile>> Open(
       const std::string& folder, const checkpoint::Part& part);
-  ~PartFile();
-  PartFile(const PartFile&) = delete;
-  PartFile& operator=(const PartFile&) = delete;
 
   const std::string& path() const { return path_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -82,13 +80,14 @@ class PartFile {
   absl::Status Damaged(const Piece& piece, uint64_t hash) const;
 
  private:
-  PartFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  PartFile(std::string path, Descriptor file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   // The pieces, from the header.
   absl::Status ReadHeader(const checkpoint::Part& part);
   absl::Status ReadAt(int64_t offset, size_t bytes, void* to) const;
 
   const std::string path_;
-  const int file_;
+  const Descriptor file_;
   std::vector<Piece> pieces_;
 };
 

@@ -22,44 +22,47 @@
 #include "google/protobuf/text_format.h"
 
 namespace slackline {
-namespace {
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const std::string what = absl::StrCat("cluster config '", path, "'");
+absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
+                                         const std::string& path) {
+  const std::string file = absl::StrCat(what, " '", path, "'");
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     return absl::NotFoundError(
-        absl::StrCat(what, " is a folder; a file is required"));
+        absl::StrCat(file, " is a folder; a file is required"));
   }
   // To open a pipe waits for whoever writes to it, perhaps for ever.
   if (std::filesystem::is_other(path, ignored)) {
     return absl::NotFoundError(
-        absl::StrCat(what,
+        absl::StrCat(file,
                      " is a pipe or a device; a file is required, which "
                      "all processes of the job can read"));
   }
   errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
     return absl::NotFoundError(
-        absl::StrCat(what, " cannot be opened: ",
+        absl::StrCat(file, " cannot be opened: ",
                      errno == 0 ? "unknown reason" : std::strerror(errno)));
   }
   std::string text(kConfigFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) {
-    return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad())
+    return absl::NotFoundError(absl::StrCat(file, " cannot be read"));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kConfigFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, " is larger than ", kConfigFileBytesMax,
+                     " bytes; is this a ", what, "?"));
   }
-  text.resize(static_cast<size_t>(file.gcount()));
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
     const std::string& path, const ConfigParts& parts,
     const ConfigOverrides& overrides) {
-  SL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      ReadTextFile("cluster config", path));
   return ParseClusterConfig(text, path, parts, overrides);
 }
 

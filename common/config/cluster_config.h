@@ -54,6 +54,11 @@ struct ConfigParts {
                 const ConfigProblems& problems);
 };
 
+// A whole file of text. NotFound: it cannot be read. InvalidArgument: it has
+// more than kConfigFileBytesMax. Both say `what` it was read for.
+absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
+                                         const std::string& path);
+
 // Reads and checks a config. In the result every default is written out: all
 // scalar fields that have one, coordinator (with its host), schedule, sync
 // (with its collective), train, limits, rebalance and checkpoint. Values are in

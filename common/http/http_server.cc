@@ -1,7 +1,5 @@
 #include "common/http/http_server.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -20,6 +18,7 @@
 #include "common/host_port.h"
 #include "common/http/http_request.h"
 #include "common/net/resolve.h"
+#include "common/net/socket_address.h"
 #include "common/status.h"
 #include "common/thread_name.h"
 
@@ -36,23 +35,14 @@ struct Listening {
 
 absl::StatusOr<Listening> ListenAt(const std::string& host, int port) {
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(host));
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.c_str(), absl::StrCat(port).c_str(), &hints,
-                  &found) != 0) {
-    return absl::NotFoundError(absl::StrCat(address, " is no address"));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
-                                                                 freeaddrinfo);
+  SL_ASSIGN_OR_RETURN(const SocketAddress at, SocketAddress::Of(address, port));
   Listening listening = {
-      .socket = Descriptor(socket(
-          found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+      .socket = Descriptor(
+          socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
   const int fd = listening.socket.get();
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0 ||
+  if (fd < 0 || bind(fd, at.any(), at.size) != 0 ||
       listen(fd, SOMAXCONN) != 0) {
     const int error = errno;
     const std::string what =
@@ -60,14 +50,8 @@ absl::StatusOr<Listening> ListenAt(const std::string& host, int port) {
     if (error == EADDRINUSE) return absl::AlreadyExistsError(what);
     return absl::UnavailableError(what);
   }
-  sockaddr_storage bound = {};
-  socklen_t size = sizeof(bound);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0)
-    return absl::UnavailableError(std::strerror(errno));
-  listening.port =
-      ntohs(bound.ss_family == AF_INET6
-                ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
-                : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+  SL_ASSIGN_OR_RETURN(const SocketAddress bound, SocketAddress::OfSocket(fd));
+  listening.port = bound.port();
   return listening;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/io/descriptor.h"
 #include "common/io/file_error.h"
 #include "common/status.h"
 
@@ -64,10 +65,10 @@ absl::Status WriteFileAtomically(const std::string& path,
 }
 
 absl::Status SyncFolder(const std::string& folder) {
-  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return FileError("open", folder, errno);
-  const int error_number = fsync(file) == 0 ? 0 : errno;
-  close(file);
+  const Descriptor file(
+      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.valid()) return FileError("open", folder, errno);
+  const int error_number = fsync(file.get()) == 0 ? 0 : errno;
   // File systems that cannot sync a folder say so with these.
   if (error_number == 0 || error_number == EINVAL || error_number == ENOTSUP ||
       error_number == ENOSYS || error_number == EBADF ||

@@ -341,14 +341,13 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
     const std::string& path) {
   // A pipe of that name must not make anybody wait.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return ReadError(path, "open", errno);
-  std::unique_ptr<SafetensorsReader> reader(new SafetensorsReader(path, file));
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return ReadError(path, "open", errno);
+  std::unique_ptr<SafetensorsReader> reader(
+      new SafetensorsReader(path, std::move(file)));
   SL_RETURN_IF_ERROR(reader->ReadHeader());
   return reader;
 }
-
-SafetensorsReader::~SafetensorsReader() { close(file_); }
 
 bool SafetensorsReader::IsFloat(absl::string_view type) {
   return type == "F32" || type == "F16" || type == "BF16" || type == "F64";
@@ -356,7 +355,7 @@ bool SafetensorsReader::IsFloat(absl::string_view type) {
 
 absl::Status SafetensorsReader::ReadHeader() {
   struct stat status {};
-  if (fstat(file_, &status) != 0) return ReadError(path_, "stat", errno);
+  if (fstat(file_.get(), &status) != 0) return ReadError(path_, "stat", errno);
   if (!S_ISREG(status.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path_, " is no regular file; a safetensors file is required"));
@@ -380,7 +379,8 @@ absl::Status SafetensorsReader::ReadAt(uint64_t offset, size_t bytes, void* to,
                                        absl::string_view what) const {
   auto* out = static_cast<char*>(to);
   while (bytes > 0) {
-    const ssize_t got = pread(file_, out, bytes, static_cast<off_t>(offset));
+    const ssize_t got =
+        pread(file_.get(), out, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ReadError(path_, "read", errno);
     if (got == 0) return Corrupt(path_, absl::StrCat("ends inside ", what));

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/io/descriptor.h"
 #include "common/io/typed_tensor.h"
 
 namespace slackline {
@@ -106,9 +107,6 @@ class SafetensorsReader {
   // FailedPrecondition: there is something that is no regular file.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(
       const std::string& path);
-  ~SafetensorsReader();
-  SafetensorsReader(const SafetensorsReader&) = delete;
-  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
   const SafetensorsHeader& header() const { return header_; }
   // Whether ReadFloats() has a tensor of this type: F32, F16, BF16 and F64.
@@ -119,14 +117,14 @@ class SafetensorsReader {
   absl::StatusOr<Tensor> ReadFloats(const TensorPlace& place) const;
 
  private:
-  SafetensorsReader(std::string path, int file)
-      : path_(std::move(path)), file_(file) {}
+  SafetensorsReader(std::string path, Descriptor file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   absl::Status ReadHeader();
   absl::Status ReadAt(uint64_t offset, size_t bytes, void* to,
                       absl::string_view what) const;
 
   const std::string path_;
-  const int file_;
+  const Descriptor file_;
   uint64_t data_begin_ = 0;  // In the file.
   SafetensorsHeader header_;
 };

@@ -151,11 +151,6 @@ class MemberCore {
   // Why the coordinator had no place for us when it last said so; unspecified
   // once we have joined.
   wire::JoinReply::Obstacle obstacle() const { return obstacle_; }
-  // How far the coordinator's monotonic clock is from the one of this process;
-  // nullopt: it has not been measured yet.
-  std::optional<ClockOffset::Estimate> ClockOffsetAt(absl::Time now) const {
-    return clock_offset_.At(now);
-  }
   // What waits to be answered, and to be kept by the coordinator.
   size_t calls_count() const { return calls_.size(); }
   size_t records_count() const { return records_.size(); }

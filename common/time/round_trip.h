@@ -26,9 +26,8 @@ class RoundTrip {
   void Add(absl::Duration sample);
 
   bool measured() const { return measured_; }
-  // SRTT and RTTVAR of RFC 6298; 0 before the first measurement.
+  // SRTT of RFC 6298; 0 before the first measurement.
   absl::Duration smoothed() const { return smoothed_; }
-  absl::Duration variation() const { return variation_; }
 
   // RTO of RFC 6298, doubled `doublings` times, at most timeout_max (2.5).
   absl::Duration Timeout(int doublings = 0) const;

@@ -214,17 +214,17 @@ absl::Status FirstLoss(const LineFile& file, const absl::Status& appended) {
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(
     const std::string& path, bool keep) {
-  const int file = open(
-      path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0644);
-  if (file < 0) {
+  Descriptor file(open(
+      path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0644));
+  if (!file.valid()) {
     return absl::PermissionDeniedError(absl::StrCat("cannot write ", path, ": ",
                                                     ErrorText(errno),
                                                     "; choose another --out"));
   }
-  const int64_t bytes = keep ? WholeLines(file) : 0;
+  const int64_t bytes = keep ? WholeLines(file.get()) : 0;
   // Who wrote it may have died in the middle of a line.
-  if (keep) (void)ftruncate(file, static_cast<off_t>(bytes));
-  return std::unique_ptr<LineFile>(new LineFile(path, file, bytes));
+  if (keep) (void)ftruncate(file.get(), static_cast<off_t>(bytes));
+  return std::unique_ptr<LineFile>(new LineFile(path, std::move(file), bytes));
 }
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::GoOn(
@@ -234,7 +234,7 @@ absl::StatusOr<std::unique_ptr<LineFile>> LineFile::GoOn(
   file->lost_ = kept.lost();
   if (kept.lost() > 0) file->why_ = absl::UnknownError(kept.why_lost());
   if (file->bytes_ >= kept.bytes()) {
-    (void)ftruncate(file->file_, static_cast<off_t>(kept.bytes()));
+    (void)ftruncate(file->file_.get(), static_cast<off_t>(kept.bytes()));
     file->bytes_ = kept.bytes();
     return file;
   }
@@ -258,21 +258,19 @@ void LineFile::LackOthers(const coordinator::FilesState::File& kept) {
       " bytes into another folder, whose records come before these"));
 }
 
-LineFile::~LineFile() { close(file_); }
-
 absl::Status LineFile::Append(const std::string& line) {
   const std::string text = absl::StrCat(line, "\n");
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t written =
-        pwrite(file_, text.data() + done, text.size() - done,
+        pwrite(file_.get(), text.data() + done, text.size() - done,
                static_cast<off_t>(bytes_ + static_cast<int64_t>(done)));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const absl::Status failed = absl::ResourceExhaustedError(absl::StrCat(
           "write ", path_, ": ", ErrorText(written < 0 ? errno : ENOSPC)));
       // Part of a line would spoil the file for its readers.
-      (void)ftruncate(file_, static_cast<off_t>(bytes_));
+      (void)ftruncate(file_.get(), static_cast<off_t>(bytes_));
       if (lost_++ == 0) why_ = failed;
       return failed;
     }

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/io/descriptor.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "proto/view.pb.h"
@@ -31,9 +32,6 @@ class LineFile {
       const std::string& path, const coordinator::FilesState::File& kept);
   // What was kept of it is in another folder: counts as one more lost line.
   void LackOthers(const coordinator::FilesState::File& kept);
-  ~LineFile();
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
 
   // The line is in the file when the call returns, unless it fails: then it is
   // left out, and counted, and the next one is tried again.
@@ -45,10 +43,10 @@ class LineFile {
   const absl::Status& why() const { return why_; }
 
  private:
-  LineFile(std::string path, int file, int64_t bytes)
-      : path_(std::move(path)), file_(file), bytes_(bytes) {}
+  LineFile(std::string path, Descriptor file, int64_t bytes)
+      : path_(std::move(path)), file_(std::move(file)), bytes_(bytes) {}
   const std::string path_;
-  const int file_;
+  const Descriptor file_;
   int64_t bytes_ = 0;  // Of whole lines.
   int64_t lost_ = 0;
   absl::Status why_;

@@ -25,6 +25,7 @@
 #include "common/io/safetensors.h"
 #include "common/io/state_hash.h"
 #include "common/rng.h"
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -35,6 +36,7 @@
 namespace slackline::checkpoint_files_test {
 
 namespace fs = std::filesystem;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -47,6 +49,14 @@ constexpr uint64_t kRun = 0xabcdef;
 
 std::string Text(const absl::Status& status) {
   return std::string(status.message());
+}
+
+// The folder of the checkpoint that `path` names.
+absl::StatusOr<std::string> FindCheckpoint(
+    const std::string& path, std::vector<std::string>* passed_over) {
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
+                      OpenCheckpoint(path, passed_over));
+  return stored->folder();
 }
 
 Payload Floats(const std::vector<float>& values) {

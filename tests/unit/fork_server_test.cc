@@ -166,15 +166,15 @@ TEST_F(ForkServerTest, WhatIsMissingIsNamed) {
 TEST_F(ForkServerTest, WhatIsNoRequestMakesNoProcess) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  FileDescriptor ours(ends[0]);
-  FileDescriptor theirs(ends[1]);
+  Descriptor ours(ends[0]);
+  Descriptor theirs(ends[1]);
   absl::StatusOr<ChildProcess> server =
       ChildProcess::Start({.command = {Self(), kForkServerFlag,
                                        std::string(kForkServerPadding, ' ')},
                            .log_path = Log(),
                            .standard_input = theirs.get()});
   ASSERT_TRUE(server.ok()) << server.status();
-  theirs.Close();
+  theirs = Descriptor();
   for (const std::string& body :
        {std::string("no end"), std::string(1, '\0'), std::string(200000, 'x'),
         std::string(kForkRequestBytesMax + 1, '\0')}) {
@@ -183,7 +183,7 @@ TEST_F(ForkServerTest, WhatIsNoRequestMakesNoProcess) {
         << std::strerror(errno);
   }
   EXPECT_EQ(server->Poll(), std::nullopt);
-  ours.Close();
+  ours = Descriptor();
   EXPECT_EQ(server->Wait().ToString(), "exited with code 0");
   EXPECT_EQ(ReadAll(Log()), "");
 }

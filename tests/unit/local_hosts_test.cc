@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/resolve.h"
 #include "common/net/zmq/zmq_transport.h"
 
 namespace slackline::local_hosts_test {

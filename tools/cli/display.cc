@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -15,7 +16,9 @@ constexpr int kUsualWidth = 80;
 
 }  // namespace
 
-Display::Display() : terminal_(isatty(STDERR_FILENO) == 1) {}
+Display::Display(absl::Duration first_line)
+    : terminal_(isatty(STDERR_FILENO) == 1),
+      next_line_(TimeSource().Now() + first_line) {}
 
 Display::~Display() { Redraw({}); }
 
@@ -52,6 +55,14 @@ void Display::Redraw(const std::vector<std::string>& lines) {
   const std::string erase = EraseCode();
   drawn_ = lines;
   Write(absl::StrCat(erase, absl::StrJoin(drawn_, "\n")));
+}
+
+void Display::ShowState(const std::string& line) {
+  Redraw({line});
+  const absl::Time now = TimeSource().Now();
+  if (terminal_ || now < next_line_) return;
+  Print(line);
+  next_line_ = now + kLineEvery;
 }
 
 }  // namespace slackline

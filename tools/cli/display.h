@@ -16,7 +16,8 @@ inline constexpr absl::Duration kLineEvery = absl::Seconds(5);
 // One at a time. The destructor removes the lines that do not stay.
 class Display {
  public:
-  Display();
+  // `first_line`: how long ShowState() prints nothing.
+  explicit Display(absl::Duration first_line = kLineEvery);
   Display(const Display&) = delete;
   Display& operator=(const Display&) = delete;
   ~Display();
@@ -29,6 +30,9 @@ class Display {
   // Replaces the lines at the bottom. Each fits into width(). Only on a
   // terminal; without effect elsewhere.
   void Redraw(const std::vector<std::string>& lines);
+  // Of a command that waits: how that for which it waits stands. Replaces the
+  // last line; where there is no terminal, it is printed every kLineEvery.
+  void ShowState(const std::string& line);
 
  private:
   std::string EraseCode() const;
@@ -36,6 +40,7 @@ class Display {
 
   const bool terminal_;
   std::vector<std::string> drawn_;
+  absl::Time next_line_;  // Of ShowState().
 };
 
 }  // namespace slackline

@@ -1,6 +1,5 @@
 #include "tools/cli/fork_server_client.h"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
@@ -49,8 +48,8 @@ class TakingOrphans {
 ForkServerClient::ForkServerClient(const std::string& program) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
-  FileDescriptor ours(ends[0]);
-  const FileDescriptor theirs(ends[1]);
+  Descriptor ours(ends[0]);
+  const Descriptor theirs(ends[1]);
   absl::StatusOr<ChildProcess> server =
       ChildProcess::Start({.command = {program, kForkServerFlag,
                                        std::string(kForkServerPadding, ' ')},
@@ -67,18 +66,16 @@ std::optional<pid_t> ForkServerClient::Fork(
   std::string body;
   for (const std::string& word : command) body.append(word).push_back('\0');
   if (body.size() > kForkRequestBytesMax) return std::nullopt;
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  absl::StatusOr<Pipe> report = OpenPipe();
+  if (!report.ok()) return std::nullopt;
   const TakingOrphans until_it_is_ours;
-  if (!Send(socket_.get(), std::move(body), {log, write_end.get()}))
+  if (!Send(socket_.get(), std::move(body), {log, report->write.get()}))
     return std::nullopt;
-  write_end.Close();
+  report->write = Descriptor();
   pid_t pid = 0;
   ssize_t received;
   do {
-    received = read(read_end.get(), &pid, sizeof(pid));
+    received = read(report->read.get(), &pid, sizeof(pid));
   } while (received < 0 && errno == EINTR);
   if (received != sizeof(pid)) return std::nullopt;
   return pid;
@@ -86,7 +83,7 @@ std::optional<pid_t> ForkServerClient::Fork(
 
 absl::StatusOr<ChildProcess> ForkServerClient::Start(
     const std::vector<std::string>& command, const std::string& log_path) {
-  SL_ASSIGN_OR_RETURN(const FileDescriptor log, OpenLog(log_path));
+  SL_ASSIGN_OR_RETURN(const Descriptor log, OpenLog(log_path));
   const int64_t kills_before = OutOfMemoryKills();
   const std::optional<pid_t> pid = Fork(command, log.get());
   if (pid.has_value()) return ChildProcess::Adopt(*pid, kills_before);

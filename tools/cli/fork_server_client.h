@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/cli/file_descriptor.h"
+#include "common/io/descriptor.h"
 #include "tools/cli/process.h"
 
 namespace slackline {
@@ -29,7 +29,7 @@ class ForkServerClient {
   // nullopt: it cannot.
   std::optional<pid_t> Fork(const std::vector<std::string>& command, int log);
 
-  FileDescriptor socket_;
+  Descriptor socket_;
   std::optional<ChildProcess> server_;
 };
 

@@ -92,12 +92,18 @@ int ProgramError(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<FileDescriptor> OpenLog(const std::string& path) {
-  FileDescriptor log(
+absl::StatusOr<Descriptor> OpenLog(const std::string& path) {
+  Descriptor log(
       open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (log.get() >= 0) return log;
+  if (log.valid()) return log;
   return SystemError(absl::StrCat("log file ", path, " cannot be opened"),
                      errno);
+}
+
+absl::StatusOr<Pipe> OpenPipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("pipe", errno);
+  return Pipe{.read = Descriptor(ends[0]), .write = Descriptor(ends[1])};
 }
 
 int64_t OutOfMemoryKills() {
@@ -155,14 +161,11 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   SL_CHECK(!options.command.empty(), "a program to start");
-  FileDescriptor log;
+  Descriptor log;
   if (!options.log_path.empty()) {
     SL_ASSIGN_OR_RETURN(log, OpenLog(options.log_path));
   }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("pipe", errno);
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  SL_ASSIGN_OR_RETURN(Pipe report, OpenPipe());
   const std::vector<char*> arguments = Pointers(options.command);
   const std::vector<std::string> environment_texts =
       EnvironmentWith(options.environment);
@@ -178,15 +181,15 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
     BecomeProgram(arguments.data(), environment.data(), options.detached,
                   parent, options.standard_input,
                   or_log(options.standard_output),
-                  or_log(options.standard_error), write_end.get());
+                  or_log(options.standard_error), report.write.get());
   }
   ChildProcess child(pid, kills_before);
-  write_end.Close();
+  report.write = Descriptor();
   // The pipe closes with exec; until then only a failure writes to it.
   int error = 0;
   ssize_t received;
   do {
-    received = read(read_end.get(), &error, sizeof(error));
+    received = read(report.read.get(), &error, sizeof(error));
   } while (received < 0 && errno == EINTR);
   if (received == 0) return child;
   return SystemError(absl::StrCat("starting ", options.command[0]), error);

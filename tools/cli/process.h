@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/io/descriptor.h"
 #include "tools/cli/exit_status.h"
-#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 
@@ -21,7 +21,14 @@ namespace slackline {
 absl::StatusOr<std::string> FindProgram(const std::string& name);
 
 // A log to append to. The error names it and the reason.
-absl::StatusOr<FileDescriptor> OpenLog(const std::string& path);
+absl::StatusOr<Descriptor> OpenLog(const std::string& path);
+
+// Both ends are closed with exec.
+struct Pipe {
+  Descriptor read;
+  Descriptor write;
+};
+absl::StatusOr<Pipe> OpenPipe();
 
 // How often the kernel has killed a process for lack of memory, on the whole
 // machine, so far. 0 where it does not say.

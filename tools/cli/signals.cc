@@ -28,29 +28,29 @@ absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
     return absl::InternalError(
         absl::StrCat("blocking signals: ", std::strerror(error)));
   }
-  const int fd = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (fd < 0) {
+  Descriptor signals(signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!signals.valid()) {
     const absl::Status failed = absl::UnavailableError(
         absl::StrCat("watching signals: ", std::strerror(errno)));
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return failed;
   }
-  return std::unique_ptr<SignalWatch>(new SignalWatch(fd, before));
+  return std::unique_ptr<SignalWatch>(
+      new SignalWatch(std::move(signals), before));
 }
 
 SignalWatch::~SignalWatch() {
   // What is still pending would otherwise strike now.
   Wait(absl::ZeroDuration());
-  close(fd_);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 SignalWatch::Requests SignalWatch::Wait(absl::Duration wait_max) {
-  pollfd ready = {.fd = fd_, .events = POLLIN, .revents = 0};
+  pollfd ready = {.fd = signals_.get(), .events = POLLIN, .revents = 0};
   poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(wait_max)));
   Requests requests;
   signalfd_siginfo info;
-  while (read(fd_, &info, sizeof(info)) == sizeof(info)) {
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGINT) {
       ++requests.interrupts;
     } else if (info.ssi_signo == SIGTERM) {

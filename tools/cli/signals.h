@@ -4,9 +4,11 @@
 #include <signal.h>
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/io/descriptor.h"
 
 namespace slackline {
 
@@ -33,9 +35,10 @@ class SignalWatch {
   Requests Wait(absl::Duration wait_max);
 
  private:
-  SignalWatch(int fd, const sigset_t& before) : fd_(fd), before_(before) {}
+  SignalWatch(Descriptor signals, const sigset_t& before)
+      : signals_(std::move(signals)), before_(before) {}
 
-  const int fd_;
+  const Descriptor signals_;
   const sigset_t before_;
 };
 

@@ -1,26 +1,21 @@
 #include "tools/experiment/experiment_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
 #include "common/config/parse_text.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
 
-// Somebody who names the wrong file should hear so, not wait for it.
-constexpr size_t kFileBytesMax = 1 << 20;
 constexpr int kParallelMax = 64;
 
 constexpr absl::string_view kNameForm =
@@ -171,35 +166,6 @@ bool IsExperimentName(absl::string_view name) {
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
          });
-}
-
-absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
-                                         const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return absl::NotFoundError(
-        absl::StrCat(what, " '", path, "' is a folder; a file is required"));
-  }
-  if (std::filesystem::is_other(path, ignored)) {
-    return absl::NotFoundError(absl::StrCat(
-        what, " '", path, "' is a pipe or a device; a file is required"));
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat(what, " '", path, "' cannot be opened: ",
-                     errno == 0 ? "unknown reason" : std::strerror(errno)));
-  }
-  std::string text(kFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || text.size() > kFileBytesMax) {
-    return absl::NotFoundError(absl::StrCat(
-        what, " '", path, "' ",
-        file.bad() ? "cannot be read" : "is larger than 1 MiB; is this one?"));
-  }
-  return text;
 }
 
 absl::Status CheckExperiment(const experiment::Experiment& experiment,

@@ -35,8 +35,4 @@ absl::Status CheckExperiment(const experiment::Experiment& experiment,
 inline constexpr size_t kNameMax = 100;
 bool IsExperimentName(absl::string_view name);
 
-// A whole text file of at most 1 MiB. NotFound says `what`, path and reason.
-absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
-                                         const std::string& path);
-
 }  // namespace slackline

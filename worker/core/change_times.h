@@ -23,7 +23,6 @@ class ChangeTimes {
 
   void OnConnecting(absl::Time now) { connecting_since_ = now; }
   void OnConnected(absl::Time now) { connect_ += now - connecting_since_; }
-  absl::Time connecting_since() const { return connecting_since_; }
 
   void OnMoving(absl::Time now) { moving_since_ = now; }
   // A part of the state was read, to be given to the servers.

@@ -54,10 +54,12 @@ absl::StatusOr<CoordinatorState> ReadStateFile(const std::string& path) {
 absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Lock(
     const std::string& path) {
   const std::string lock_path = absl::StrCat(path, ".lock");
-  const int lock =
-      open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
-  if (lock < 0) return FileError("open", lock_path, errno);
-  std::unique_ptr<FileStateStore> store(new FileStateStore(path, lock));
+  Descriptor opened(
+      open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
+  if (!opened.valid()) return FileError("open", lock_path, errno);
+  const int lock = opened.get();
+  std::unique_ptr<FileStateStore> store(
+      new FileStateStore(path, std::move(opened)));
   if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
     // Not every file system has locks.
     if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK) {
@@ -93,11 +95,6 @@ absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Open(
   return store;
 }
 
-FileStateStore::~FileStateStore() {
-  if (file_ >= 0) close(file_);
-  close(lock_);
-}
-
 absl::Status FileStateStore::Commit(const std::vector<StateChange>& changes) {
   if (!failed_.ok() || changes.empty()) return failed_;
   failed_ = AwaitLead();
@@ -111,7 +108,7 @@ absl::Status FileStateStore::Commit(const std::vector<StateChange>& changes) {
 absl::Status FileStateStore::AwaitLead() {
   struct stat ours;
   struct stat there;
-  if (fstat(file_, &ours) != 0 || stat(path_.c_str(), &there) != 0 ||
+  if (fstat(file_.get(), &ours) != 0 || stat(path_.c_str(), &there) != 0 ||
       (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)) {
     return absl::OkStatus();
   }
@@ -128,12 +125,12 @@ absl::Status FileStateStore::Append(const std::vector<StateChange>& changes) {
   if (end > kStateBytesMax) return TooLong(path_);
   for (size_t done = 0; done < batch->size();) {
     const ssize_t some =
-        write(file_, batch->data() + done, batch->size() - done);
+        write(file_.get(), batch->data() + done, batch->size() - done);
     if (some < 0 && errno == EINTR) continue;
     if (some < 0) return FileError("write", path_, errno);
     done += static_cast<size_t>(some);
   }
-  if (fdatasync(file_) != 0) return FileError("sync", path_, errno);
+  if (fdatasync(file_.get()) != 0) return FileError("sync", path_, errno);
   bytes_ = end;
   ApplyChanges(changes, &state_);
   return bytes_ > rewrite_above_ ? Rewrite() : absl::OkStatus();
@@ -147,7 +144,7 @@ absl::Status FileStateStore::Rewrite() {
   if (bytes > kStateBytesMax) return TooLong(path_);
   if (const absl::Status written = WriteFileAtomically(path_, {header, *batch});
       !written.ok()) {
-    if (file_ < 0) return written;
+    if (!file_.valid()) return written;
     // The log has everything without it, too. Tried again when it is longer.
     rewrite_above_ = 2 * bytes_;
     return absl::OkStatus();
@@ -157,9 +154,8 @@ absl::Status FileStateStore::Rewrite() {
   const std::string folder =
       std::filesystem::path(path_).parent_path().string();
   SL_RETURN_IF_ERROR(SyncFolder(folder.empty() ? "." : folder));
-  if (file_ >= 0) close(file_);
-  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (file_ < 0) return FileError("open", path_, errno);
+  file_ = Descriptor(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file_.valid()) return FileError("open", path_, errno);
   bytes_ = bytes;
   rewrite_above_ = std::min(kGrowth * bytes + kGrowthBytes, kStateBytesMax / 2);
   return absl::OkStatus();

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/io/descriptor.h"
 #include "server/coordinator/state/state_store.h"
 
 namespace slackline {
@@ -43,9 +44,6 @@ class FileStateStore : public StateStore {
   static absl::StatusOr<std::unique_ptr<FileStateStore>> Open(
       const std::string& path);
   // The file stays.
-  ~FileStateStore() override;
-  FileStateStore(const FileStateStore&) = delete;
-  FileStateStore& operator=(const FileStateStore&) = delete;
 
   bool has_lock() const { return has_lock_; }
   // Of all commits that have succeeded.
@@ -60,17 +58,17 @@ class FileStateStore : public StateStore {
   absl::Status AwaitLead() override;
 
  private:
-  FileStateStore(std::string path, int lock)
-      : path_(std::move(path)), lock_(lock) {}
+  FileStateStore(std::string path, Descriptor lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
   static absl::StatusOr<std::unique_ptr<FileStateStore>> Lock(
       const std::string& path);
   absl::Status Append(const std::vector<StateChange>& changes);
   absl::Status Rewrite();
 
   const std::string path_;
-  const int lock_;  // Descriptor, as file_.
+  const Descriptor lock_;
   bool has_lock_ = true;
-  int file_ = -1;
+  Descriptor file_;
   int64_t bytes_ = 0;          // Of the file.
   int64_t rewrite_above_ = 0;  // If bytes_ is above.
   CoordinatorState state_;

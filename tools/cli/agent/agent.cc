@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "common/config/cluster_config.h"
 #include "common/io/atomic_file.h"
+#include "common/io/descriptor.h"
 #include "common/keys/key_file.h"
 #include "common/process/exit_code.h"
 #include "common/process/job_key.h"
@@ -39,7 +40,6 @@
 #include "tools/cli/agent/sent_files.h"
 #include "tools/cli/data/data_location.h"
 #include "tools/cli/doctor/host_examiner.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/members/capacity.h"
 #include "tools/cli/members/local_hosts.h"
 #include "tools/cli/members/logs.h"
@@ -135,7 +135,7 @@ absl::Status FindDataFiles(const agent::Begin& begin) {
 
 class Agent {
  public:
-  Agent(FileDescriptor in, FileDescriptor out, SignalWatch* signals,
+  Agent(Descriptor in, Descriptor out, SignalWatch* signals,
         const std::string& user_key)
       : in_(std::move(in)),
         out_(std::move(out)),
@@ -547,8 +547,8 @@ class Agent {
   }
 
   const TimeSource time_;
-  const FileDescriptor in_;
-  const FileDescriptor out_;
+  const Descriptor in_;
+  const Descriptor out_;
   SignalWatch* const signals_;
   AgentFrameReader reader_{/*after_greeting=*/false};
   std::string waiting_;  // To be written.
@@ -574,16 +574,16 @@ class Agent {
 
 // What is printed by accident must not stand among the frames: it goes to
 // stderr. Children have neither of the two.
-absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> TakeStreams() {
-  FileDescriptor in(fcntl(0, F_DUPFD_CLOEXEC, 3));
-  FileDescriptor out(fcntl(1, F_DUPFD_CLOEXEC, 3));
-  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+absl::StatusOr<std::pair<Descriptor, Descriptor>> TakeStreams() {
+  Descriptor in(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  Descriptor out(fcntl(1, F_DUPFD_CLOEXEC, 3));
+  const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (in.get() < 0 || out.get() < 0 || nothing.get() < 0 ||
       dup2(nothing.get(), 0) < 0 || dup2(2, 1) < 0) {
     return absl::UnavailableError(
         absl::StrCat("stdin and stdout: ", std::strerror(errno)));
   }
-  for (const FileDescriptor* const stream : {&in, &out}) {
+  for (const Descriptor* const stream : {&in, &out}) {
     const int flags = fcntl(stream->get(), F_GETFL);
     if (flags < 0 || fcntl(stream->get(), F_SETFL, flags | O_NONBLOCK) < 0) {
       return absl::UnavailableError(
@@ -597,8 +597,7 @@ absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> TakeStreams() {
 
 int RunAgent(const std::string& user_key) {
   signal(SIGPIPE, SIG_IGN);  // A closed stdout shows in write().
-  absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> streams =
-      TakeStreams();
+  absl::StatusOr<std::pair<Descriptor, Descriptor>> streams = TakeStreams();
   const absl::StatusOr<std::unique_ptr<SignalWatch>> signals =
       SignalWatch::Create();
   for (const absl::Status& status : {streams.status(), signals.status()}) {

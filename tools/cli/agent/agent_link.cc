@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/members/logs.h"
+#include "tools/cli/members/program_output.h"
 
 namespace slackline {
 namespace {
@@ -35,14 +35,8 @@ constexpr size_t kErrorOutputBytesMax = 4 << 10;
 // A file that could not be written is asked for again after so long.
 constexpr absl::Duration kSendAgainAfter = absl::Seconds(1);
 
-// Both ends are closed with exec; `ours`, 0 or 1, does not block.
-absl::StatusOr<std::pair<FileDescriptor, FileDescriptor>> Pipe(int ours) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::UnavailableError(absl::StrCat("pipe: ", std::strerror(errno)));
-  }
-  fcntl(ends[ours], F_SETFL, fcntl(ends[ours], F_GETFL) | O_NONBLOCK);
-  return std::pair(FileDescriptor(ends[0]), FileDescriptor(ends[1]));
+void DoNotBlock(const Descriptor& end) {
+  fcntl(end.get(), F_SETFL, fcntl(end.get(), F_GETFL) | O_NONBLOCK);
 }
 
 }  // namespace
@@ -51,29 +45,30 @@ absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Start(
     const std::string& host, std::vector<std::string> command) {
   signal(SIGPIPE, SIG_IGN);  // A closed pipe shows in write().
   SL_ASSIGN_OR_RETURN(command[0], FindProgram(command[0]));
-  SL_ASSIGN_OR_RETURN(auto to, Pipe(1));
-  SL_ASSIGN_OR_RETURN(auto from, Pipe(0));
-  FileDescriptor errors(memfd_create("errors", MFD_CLOEXEC));
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (errors.get() < 0 || wake.get() < 0) {
+  SL_ASSIGN_OR_RETURN(Pipe to, OpenPipe());
+  SL_ASSIGN_OR_RETURN(Pipe from, OpenPipe());
+  DoNotBlock(to.write);
+  DoNotBlock(from.read);
+  SL_ASSIGN_OR_RETURN(Descriptor errors, FileInMemory());
+  Descriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) {
     return absl::UnavailableError(
-        absl::StrCat("a file in memory: ", std::strerror(errno)));
+        absl::StrCat("eventfd: ", std::strerror(errno)));
   }
   fcntl(errors.get(), F_SETFL, O_APPEND);
   SL_ASSIGN_OR_RETURN(ChildProcess child,
                       ChildProcess::Start({.command = std::move(command),
                                            .log_path = {},
-                                           .standard_input = to.first.get(),
-                                           .standard_output = from.second.get(),
+                                           .standard_input = to.read.get(),
+                                           .standard_output = from.write.get(),
                                            .standard_error = errors.get()}));
   return std::unique_ptr<AgentLink>(
-      new AgentLink(host, std::move(to.second), std::move(from.first),
+      new AgentLink(host, std::move(to.write), std::move(from.read),
                     std::move(errors), std::move(wake), std::move(child)));
 }
 
-AgentLink::AgentLink(std::string host, FileDescriptor to, FileDescriptor from,
-                     FileDescriptor errors, FileDescriptor wake,
-                     ChildProcess child)
+AgentLink::AgentLink(std::string host, Descriptor to, Descriptor from,
+                     Descriptor errors, Descriptor wake, ChildProcess child)
     : host_(std::move(host)),
       from_(std::move(from)),
       errors_(std::move(errors)),
@@ -171,8 +166,7 @@ std::vector<std::string> AgentLink::TakeNotes() {
 }
 
 std::string AgentLink::ErrorText() {
-  std::string text = ReadTail(absl::StrCat("/proc/self/fd/", errors_.get()),
-                              kErrorOutputBytesMax);
+  std::string text = TailOf(errors_, kErrorOutputBytesMax);
   MutexLock lock(mutex_);
   if (!hello_.has_value()) {
     const absl::string_view said = reader_.BeforeGreeting();
@@ -217,7 +211,7 @@ void AgentLink::Loop() {
   absl::Time said = time.Now();
   MutexLock lock(mutex_);
   while (true) {
-    if (closing_ && waiting_.empty()) to_.Close();
+    if (closing_ && waiting_.empty()) to_ = Descriptor();
     std::array<pollfd, 3> files = {
         pollfd{.fd = from_.get(), .events = POLLIN, .revents = 0},
         pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
@@ -249,7 +243,7 @@ void AgentLink::Loop() {
     if (!WriteSome()) waiting_.clear();  // Then from_ ends, too.
   }
   over_ = true;
-  to_.Close();
+  to_ = Descriptor();
   changed_.notify_all();
 }
 

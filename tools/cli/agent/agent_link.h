@@ -13,11 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/io/descriptor.h"
 #include "common/mutex.h"
 #include "proto/agent.pb.h"
 #include "tools/cli/agent/agent_frames.h"
 #include "tools/cli/agent/sent_files.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/process.h"
 
 namespace slackline {
@@ -69,8 +69,8 @@ class AgentLink {
   void Close();
 
  private:
-  AgentLink(std::string host, FileDescriptor to, FileDescriptor from,
-            FileDescriptor errors, FileDescriptor wake, ChildProcess child);
+  AgentLink(std::string host, Descriptor to, Descriptor from, Descriptor errors,
+            Descriptor wake, ChildProcess child);
   void Loop();
   // False: nothing more comes.
   bool ReadSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -81,9 +81,9 @@ class AgentLink {
   void AskAgain(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string host_;
-  const FileDescriptor from_;
-  const FileDescriptor errors_;  // A file in memory.
-  const FileDescriptor wake_;    // An eventfd: there is something to write.
+  const Descriptor from_;
+  const Descriptor errors_;  // A file in memory.
+  const Descriptor wake_;    // An eventfd: there is something to write.
   // These belong to the thread that made the link.
   ChildProcess child_;
   std::optional<ExitStatus> exit_;
@@ -91,7 +91,7 @@ class AgentLink {
 
   Mutex mutex_;
   std::condition_variable changed_;
-  FileDescriptor to_ ABSL_GUARDED_BY(mutex_);
+  Descriptor to_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more comes.
   absl::Time heard_ ABSL_GUARDED_BY(mutex_);

@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/io/descriptor.h"
 #include "common/process/job_key.h"
 #include "common/utf8.h"
-#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 namespace {
@@ -112,9 +112,8 @@ bool ChangedFiles::Look(size_t bytes_max, std::vector<agent::FilePart>* parts) {
 
 bool ChangedFiles::Send(const std::string& name, size_t* bytes_left,
                         std::vector<agent::FilePart>* parts) {
-  const FileDescriptor file(
-      open(absl::StrCat(folder_, "/", name).c_str(),
-           O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Descriptor file(open(absl::StrCat(folder_, "/", name).c_str(),
+                             O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat about;
   if (file.get() < 0 || fstat(file.get(), &about) != 0 ||
       !S_ISREG(about.st_mode)) {

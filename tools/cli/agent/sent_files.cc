@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/io/descriptor.h"
 #include "tools/cli/agent/changed_files.h"
-#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 namespace {
@@ -79,7 +79,7 @@ absl::Status SentFiles::Write(const std::string& host,
   const bool in_partial =
       part.anew() || std::filesystem::exists(partial, error);
   const std::string& target = in_partial ? partial : path;
-  const FileDescriptor file(open(
+  const Descriptor file(open(
       target.c_str(),
       O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (part.anew() ? O_TRUNC : 0),
       0666));

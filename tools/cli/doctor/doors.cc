@@ -1,7 +1,6 @@
 #include "tools/cli/doctor/doors.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -26,6 +25,7 @@
 #include "common/config/cluster_config.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
+#include "common/net/socket_address.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 
@@ -54,68 +54,42 @@ constexpr int kSendBufferBytes = 256 << 10;
 constexpr size_t kPeersMax = 256;
 constexpr uint64_t kPeerBytesMax = 64 << 20;
 
-// Of a numeric address.
-absl::StatusOr<addrinfo*> SocketAddress(const std::string& address, int port) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.c_str(), std::to_string(port).c_str(),
-                                &hints, &found);
-  if (error == 0) return found;
-  return absl::InvalidArgumentError(
-      absl::StrCat(address, ": ", gai_strerror(error)));
-}
-
-struct AddressDeleter {
-  void operator()(addrinfo* address) const { freeaddrinfo(address); }
-};
-using Address = std::unique_ptr<addrinfo, AddressDeleter>;
-
-int PortOf(int socket) {
-  sockaddr_storage at = {};
-  socklen_t size = sizeof(at);
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&at), &size) != 0)
-    return 0;
-  return ntohs(at.ss_family == AF_INET6
-                   ? reinterpret_cast<sockaddr_in6*>(&at)->sin6_port
-                   : reinterpret_cast<sockaddr_in*>(&at)->sin_port);
-}
-
-FileDescriptor Listen(const doctor::Door& door, doctor::Opened::State* state) {
+Descriptor Listen(const doctor::Door& door, doctor::Opened::State* state) {
   const std::string& host = door.listen().empty() ? door.host() : door.listen();
   const absl::StatusOr<std::string> resolved =
       ResolveHost(host == "*" ? "0.0.0.0" : host);
   if (!resolved.ok()) {
     state->set_error(std::string(resolved.status().message()));
-    return FileDescriptor();
+    return Descriptor();
   }
   state->set_address(*resolved);
-  const absl::StatusOr<addrinfo*> found = SocketAddress(*resolved, door.port());
-  if (!found.ok()) {
-    state->set_error(std::string(found.status().message()));
-    return FileDescriptor();
+  const absl::StatusOr<SocketAddress> address =
+      SocketAddress::Of(*resolved, door.port());
+  if (!address.ok()) {
+    state->set_error(std::string(address.status().message()));
+    return Descriptor();
   }
-  const Address address(*found);
-  FileDescriptor socket(::socket(
-      address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket(::socket(address->family(),
+                             SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket.get(), address->ai_addr, address->ai_addrlen) != 0 ||
+  if (bind(socket.get(), address->any(), address->size) != 0 ||
       listen(socket.get(), SOMAXCONN) != 0) {
     state->set_taken(errno == EADDRINUSE);
     state->set_error(absl::StrCat("listening at ",
                                   HostPort(*resolved, door.port()), ": ",
                                   std::strerror(errno)));
-    return FileDescriptor();
+    return Descriptor();
   }
-  state->set_port(PortOf(socket.get()));
+  const absl::StatusOr<SocketAddress> bound =
+      SocketAddress::OfSocket(socket.get());
+  state->set_port(bound.ok() ? bound->port() : 0);
   return socket;
 }
 
 // Somebody who has connected to a door.
 struct Peer {
-  FileDescriptor socket;
+  Descriptor socket;
   std::string greeting;  // As far as it has come.
   uint64_t received = 0;
 };
@@ -149,70 +123,45 @@ bool Serve(Peer* peer) {
          static_cast<ssize_t>(answer.size());
 }
 
-// Waits for `events` until `end`. False: they have not come.
-bool AwaitEvents(int socket, short events, absl::Time end) {
-  const TimeSource time;
-  while (true) {
-    pollfd file = {.fd = socket, .events = events, .revents = 0};
-    const int64_t left = absl::ToInt64Milliseconds(
-        absl::Ceil(end - time.Now(), absl::Milliseconds(1)));
-    const int ready =
-        poll(&file, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return false;
-  }
-}
-
 // The connection, or in `*result` why there is none.
-FileDescriptor ConnectTo(const doctor::Try::Target& target,
-                         absl::Duration wait_max, doctor::Connection* result) {
-  const TimeSource time;
+Descriptor ConnectTo(const doctor::Try::Target& target, absl::Duration wait_max,
+                     doctor::Connection* result) {
   result->set_label(target.label());
   result->set_endpoint(HostPort(target.host(), target.port()));
   const absl::StatusOr<std::string> resolved = ResolveHost(target.host());
   if (!resolved.ok()) {
     result->set_state(doctor::Connection::NO_NAME);
     result->set_detail(std::string(resolved.status().message()));
-    return FileDescriptor();
+    return Descriptor();
   }
   result->set_endpoint(HostPort(*resolved, target.port()));
-  const absl::StatusOr<addrinfo*> found =
-      SocketAddress(*resolved, target.port());
-  if (!found.ok()) {
+  const absl::StatusOr<SocketAddress> address =
+      SocketAddress::Of(*resolved, target.port());
+  if (!address.ok()) {
     result->set_state(doctor::Connection::NO_NAME);
-    result->set_detail(std::string(found.status().message()));
-    return FileDescriptor();
+    result->set_detail(std::string(address.status().message()));
+    return Descriptor();
   }
-  const Address address(*found);
-  FileDescriptor socket(::socket(
-      address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket(::socket(address->family(),
+                             SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes,
              sizeof(kSendBufferBytes));
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  int error = 0;
-  if (connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) {
-    error = errno;
-    if (error == EINPROGRESS) {
-      if (!AwaitEvents(socket.get(), POLLOUT, time.Now() + wait_max)) {
-        result->set_state(doctor::Connection::NO_ANSWER);
-        result->set_detail(absl::StrCat("no answer within ",
-                                        absl::FormatDuration(kDoorConnectMax),
-                                        ", so packets are dropped on the way"));
-        return FileDescriptor();
-      }
-      socklen_t size = sizeof(error);
-      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    }
-  }
+  const int error =
+      ConnectWithin(wait_max, socket.get(), address->any(), address->size);
   if (error == 0) return socket;
-  result->set_state(error == ECONNREFUSED
-                        ? doctor::Connection::REFUSED
-                        : (error == ETIMEDOUT ? doctor::Connection::NO_ANSWER
-                                              : doctor::Connection::NO_ROUTE));
-  result->set_detail(std::strerror(error));
-  return FileDescriptor();
+  if (error == ETIMEDOUT) {
+    result->set_state(doctor::Connection::NO_ANSWER);
+    result->set_detail(absl::StrCat("no answer within ",
+                                    absl::FormatDuration(kDoorConnectMax),
+                                    ", so packets are dropped on the way"));
+  } else {
+    result->set_state(error == ECONNREFUSED ? doctor::Connection::REFUSED
+                                            : doctor::Connection::NO_ROUTE);
+    result->set_detail(std::strerror(error));
+  }
+  return Descriptor();
 }
 
 // What a door answers, as it comes. False: nothing more, or not in time.
@@ -325,7 +274,7 @@ Doors::Doors(const doctor::Open& open)
     doctor::Opened::State& state = *opened_.add_door();
     state.set_label(door.label());
     state.set_port(door.port());
-    FileDescriptor listener = Listen(door, &state);
+    Descriptor listener = Listen(door, &state);
     if (listener.get() >= 0) listeners_.push_back(std::move(listener));
   }
   thread_ = std::thread([this] { Loop(); });
@@ -342,7 +291,7 @@ void Doors::Loop() {
   while (true) {
     std::vector<pollfd> files = {
         {.fd = end_.get(), .events = POLLIN, .revents = 0}};
-    for (const FileDescriptor& listener : listeners_) {
+    for (const Descriptor& listener : listeners_) {
       files.push_back({.fd = peers.size() < kPeersMax ? listener.get() : -1,
                        .events = POLLIN,
                        .revents = 0});
@@ -360,8 +309,8 @@ void Doors::Loop() {
     }
     for (size_t i = 0; i < listeners_.size(); ++i) {
       if (files[1 + i].revents == 0) continue;
-      FileDescriptor socket(accept4(listeners_[i].get(), nullptr, nullptr,
-                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Descriptor socket(accept4(listeners_[i].get(), nullptr, nullptr,
+                                SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() < 0) continue;
       const int on = 1;
       setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -378,7 +327,7 @@ doctor::Tried TryDoors(const doctor::Try& targets) {
   for (const doctor::Try::Target& target : targets.target()) {
     doctor::Connection& result = *tried.add_connection();
     if (time.Now() > end) continue;
-    const FileDescriptor socket =
+    const Descriptor socket =
         ConnectTo(target,
                   silent.count(target.host()) > 0 ? kDoorConnectAgainMax
                                                   : kDoorConnectMax,

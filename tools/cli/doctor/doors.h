@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/io/descriptor.h"
 #include "proto/doctor.pb.h"
-#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 
@@ -32,8 +32,8 @@ class Doors {
   void Loop();
 
   doctor::Opened opened_;
-  std::vector<FileDescriptor> listeners_;
-  FileDescriptor end_;  // An eventfd.
+  std::vector<Descriptor> listeners_;
+  Descriptor end_;      // An eventfd.
   std::thread thread_;  // The last member: it uses all others.
 };
 

@@ -7,7 +7,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -34,19 +33,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/io/descriptor.h"
 #include "common/io/regular_file.h"
 #include "common/io/state_hash.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
+#include "common/net/socket_address.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/version.h"
 #include "job/job_config.h"
 #include "tools/cli/doctor/key_facts.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/members/capacity.h"
 #include "tools/cli/members/logs.h"
+#include "tools/cli/members/program_output.h"
 #include "tools/cli/process.h"
 #include "worker/data/data_files.h"
 
@@ -89,41 +90,8 @@ except Exception as error:
     print('no_slackline=' + str(error).splitlines()[0])
 )";
 
-struct ProgramOutput {
-  ExitStatus status;
-  std::string output;
-  std::string errors;
-};
-
-absl::StatusOr<ProgramOutput> OutputOf(
-    std::vector<std::string> command,
-    const std::map<std::string, std::string>& environment, absl::Time end) {
-  SL_ASSIGN_OR_RETURN(command[0], FindProgram(command[0]));
-  const FileDescriptor output(memfd_create("output", MFD_CLOEXEC));
-  const FileDescriptor errors(memfd_create("errors", MFD_CLOEXEC));
-  SL_ASSIGN_OR_RETURN(ChildProcess child,
-                      ChildProcess::Start({.command = std::move(command),
-                                           .log_path = {},
-                                           .environment = environment,
-                                           .standard_output = output.get(),
-                                           .standard_error = errors.get()}));
-  const TimeSource time;
-  const absl::Time begin = time.Now();
-  end = std::min(end, begin + kProgramMax);
-  std::optional<ExitStatus> exit = child.Poll();
-  while (!exit.has_value() && time.Now() < end) {
-    poll(nullptr, 0, 2);
-    exit = child.Poll();
-  }
-  if (!exit.has_value()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "it has not ended within ", absl::FormatDuration(end - begin)));
-  }
-  const auto text = [](const FileDescriptor& file) {
-    return ReadTail(absl::StrCat("/proc/self/fd/", file.get()), 4 << 10);
-  };
-  return ProgramOutput{
-      .status = *exit, .output = text(output), .errors = text(errors)};
+absl::Duration ProgramTime(absl::Time end) {
+  return std::min(end - TimeSource().Now(), kProgramMax);
 }
 
 std::string LastLineOf(const std::string& text) {
@@ -148,7 +116,9 @@ doctor::Program LookAtProgram(
     }
   }
   const absl::StatusOr<ProgramOutput> said =
-      OutputOf({path, "--version"}, environment, end);
+      OutputOf({.command = {path, "--version"},
+                .environment = environment,
+                .time_max = ProgramTime(end)});
   if (!said.ok()) {
     program.set_error(std::string(said.status().message()));
   } else if (!said->status.ok()) {
@@ -167,7 +137,9 @@ doctor::Python LookAtPython(
     const std::map<std::string, std::string>& environment, absl::Time end) {
   doctor::Python python;
   const absl::StatusOr<ProgramOutput> said =
-      OutputOf({interpreter, "-c", kPythonScript}, environment, end);
+      OutputOf({.command = {interpreter, "-c", kPythonScript},
+                .environment = environment,
+                .time_max = ProgramTime(end)});
   if (!said.ok() || !said->status.ok()) {
     python.set_error(!said.ok() ? std::string(said.status().message())
                                 : absl::StrCat(interpreter, " ",
@@ -202,22 +174,15 @@ std::string NumericAddress(const sockaddr* address) {
 
 // The address of this host from which packets to `address` go.
 std::string SourceOf(const std::string& address) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.c_str(), "9", &hints, &found) != 0) return "";
-  const FileDescriptor socket(
-      ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Nothing is sent.
-  const bool routed =
-      connect(socket.get(), found->ai_addr, found->ai_addrlen) == 0;
-  freeaddrinfo(found);
-  sockaddr_storage source = {};
-  socklen_t size = sizeof(source);
-  auto* const any = reinterpret_cast<sockaddr*>(&source);
-  if (!routed || getsockname(socket.get(), any, &size) != 0) return "";
-  return NumericAddress(any);
+  constexpr int kDiscardPort = 9;  // Nothing is sent.
+  const absl::StatusOr<SocketAddress> to =
+      SocketAddress::Of(address, kDiscardPort);
+  if (!to.ok()) return "";
+  const Descriptor socket(::socket(to->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (connect(socket.get(), to->any(), to->size) != 0) return "";
+  const absl::StatusOr<SocketAddress> source =
+      SocketAddress::OfSocket(socket.get());
+  return source.ok() ? NumericAddress(source->any()) : "";
 }
 
 std::string InterfaceWith(const std::string& address) {
@@ -239,7 +204,7 @@ std::string InterfaceWith(const std::string& address) {
 }
 
 int MtuOf(const std::string& interface) {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request = {};
   interface.copy(request.ifr_name, IFNAMSIZ - 1);
   return ioctl(socket.get(), SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
@@ -267,8 +232,8 @@ doctor::Limits LookAtLimits() {
 
 // As processes of a job do it.
 std::string SharedMemoryError() {
-  const FileDescriptor file(memfd_create("doctor", MFD_CLOEXEC));
-  if (file.get() < 0 || ftruncate(file.get(), kMappedBytes) != 0)
+  const Descriptor file(memfd_create("doctor", MFD_CLOEXEC));
+  if (!file.valid() || ftruncate(file.get(), kMappedBytes) != 0)
     return absl::StrCat("memfd_create: ", std::strerror(errno));
   void* const mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                             MAP_SHARED, file.get(), 0);
@@ -331,7 +296,7 @@ std::string GpuDriver() {
 absl::StatusOr<uint64_t> HashOfFile(const std::string& path, int64_t bytes,
                                     absl::Time end) {
   const TimeSource time;
-  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return absl::UnavailableError(std::strerror(errno));
   const int64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
   const int64_t read = bytes <= kWholeFileMax ? blocks : kBlocksOfLargeFile;
@@ -449,7 +414,7 @@ doctor::FolderFacts HostExaminer::LookAtFolder(const doctor::Folder& folder,
   if (folder.use() == doctor::Folder::WORKING || !IsMarkName(look.mark()))
     return facts;
   const std::string path = absl::StrCat(existing, "/", look.mark());
-  const FileDescriptor file(
+  const Descriptor file(
       open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (file.get() < 0) {
     facts.set_error(std::strerror(errno));

@@ -110,13 +110,6 @@ Json TargetJson(const experiment::Target& target) {
 
 }  // namespace
 
-ExperimentFolder::ExperimentFolder(ExperimentFolder&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
-
-ExperimentFolder::~ExperimentFolder() {
-  if (lock_ >= 0) close(lock_);
-}
-
 absl::Status ExperimentFolder::CheckIsOf(const std::string& experiment) const {
   std::error_code error;
   if (!fs::exists(path_, error)) return absl::OkStatus();
@@ -145,11 +138,10 @@ absl::Status ExperimentFolder::CheckIsOf(const std::string& experiment) const {
 absl::Status ExperimentFolder::Lock() {
   SL_RETURN_IF_ERROR(MakeFolder(path_));
   const std::string file = path_ + "/experiment.lock";
-  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0) {
+  lock_ = Descriptor(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (lock_.valid() && flock(lock_.get(), LOCK_EX | LOCK_NB) == 0)
     return absl::OkStatus();
-  }
-  if (lock_ >= 0 && errno == EWOULDBLOCK) {
+  if (lock_.valid() && errno == EWOULDBLOCK) {
     return absl::UnavailableError(absl::StrCat(
         "another slackline is at work in ", path_,
         "; wait until it is done, or choose another folder with --out"));

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/io/descriptor.h"
 #include "tools/experiment/plan.h"
 #include "tools/experiment/tune.h"
 
@@ -49,9 +50,6 @@ class ExperimentFolder {
  public:
   // Without locking or making it: for looking.
   explicit ExperimentFolder(std::string path) : path_(std::move(path)) {}
-  ExperimentFolder(ExperimentFolder&& other) noexcept;
-  ExperimentFolder& operator=(ExperimentFolder&&) = delete;
-  ~ExperimentFolder();
 
   // FailedPrecondition if the folder is not empty and holds something else than
   // this experiment.
@@ -96,7 +94,7 @@ class ExperimentFolder {
 
  private:
   std::string path_;
-  int lock_ = -1;
+  Descriptor lock_;
 };
 
 // "finished", "failed" or "to do".

@@ -32,7 +32,6 @@ absl::StatusOr<std::string> Await(const CheckpointOptions& options,
                                   JobConnection* job) {
   Display display;
   const absl::Time deadline = TimeSource().Now() + options.deadline;
-  absl::Time next_line = TimeSource().Now() + kLineEvery;
   int silences = 0;
   while (true) {
     SL_ASSIGN_OR_RETURN(
@@ -54,12 +53,7 @@ absl::StatusOr<std::string> Await(const CheckpointOptions& options,
                       "unknown");
     }
     if (refreshed.ok()) silences = 0;
-    const std::string line = LineOf(job->status());
-    display.Redraw({line});
-    if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(line);
-      next_line = TimeSource().Now() + kLineEvery;
-    }
+    display.ShowState(LineOf(job->status()));
   }
 }
 

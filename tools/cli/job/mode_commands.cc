@@ -7,7 +7,6 @@
 #include "common/config/cluster_config.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
-#include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/mode_text.h"
@@ -23,7 +22,6 @@ constexpr absl::Duration kModeLookEvery = absl::Milliseconds(50);
 // meanwhile.
 absl::Status Await(JobConnection* job, ModeWatch* watch) {
   Display display;
-  absl::Time next_line = TimeSource().Now() + kLineEvery;
   while (true) {
     SL_RETURN_IF_ERROR(Annotate(
         job->Refresh(), "the change is ordered, but how it ends is unknown"));
@@ -35,11 +33,7 @@ absl::Status Await(JobConnection* job, ModeWatch* watch) {
           absl::StrCat("the job has ended (", EndText(view),
                        ") before the mode had changed; ", watch->Line()));
     }
-    display.Redraw({watch->Line()});
-    if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(watch->Line());
-      next_line = TimeSource().Now() + kLineEvery;
-    }
+    display.ShowState(watch->Line());
     absl::SleepFor(kModeLookEvery);
   }
 }

@@ -1,18 +1,16 @@
 #include "tools/cli/job/reach.h"
 
-#include <fcntl.h>
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
+#include "common/io/descriptor.h"
+#include "common/net/socket_address.h"
 
 namespace slackline {
 namespace {
@@ -28,27 +26,6 @@ Reach ReachOf(int error_number) {
     default:
       return Reach::kUnreachable;
   }
-}
-
-// The errno of a connection with the address; 0: it stands.
-int Connect(const addrinfo& address, absl::Duration wait_max) {
-  const int fd =
-      socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return errno;
-  int error = 0;
-  if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) error = errno;
-  if (error == EINPROGRESS) {
-    pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
-    socklen_t size = sizeof(error);
-    if (poll(&ready, 1,
-             static_cast<int>(absl::ToInt64Milliseconds(wait_max))) != 1) {
-      error = ETIMEDOUT;
-    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
-      error = errno;
-    }
-  }
-  close(fd);
-  return error;
 }
 
 }  // namespace
@@ -67,7 +44,12 @@ Reach TryToReach(const std::string& endpoint, absl::Duration wait_max,
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> first(found,
                                                              freeaddrinfo);
-  const int error = Connect(*first, wait_max);
+  const Descriptor socket(::socket(
+      first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int error = socket.valid()
+                        ? ConnectWithin(wait_max, socket.get(), first->ai_addr,
+                                        first->ai_addrlen)
+                        : errno;
   *detail = error == 0 ? "" : std::generic_category().message(error);
   return ReachOf(error);
 }

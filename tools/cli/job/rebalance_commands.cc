@@ -11,7 +11,6 @@
 #include "common/config/cluster_config.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
-#include "common/time/time_source.h"
 #include "common/view/shard_map.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
@@ -35,8 +34,7 @@ bool Lists(const wire::StatusReply& status, int server) {
 // Asks how the job stands until `done`, and shows `watch` meanwhile.
 absl::Status Await(JobConnection* job, MoveWatch* watch,
                    const std::function<bool()>& done) {
-  Display display;
-  absl::Time next_line = absl::InfinitePast();
+  Display display(absl::ZeroDuration());
   while (true) {
     SL_RETURN_IF_ERROR(Annotate(
         job->Refresh(), "the moves are ordered, but how they end is unknown"));
@@ -48,11 +46,7 @@ absl::Status Await(JobConnection* job, MoveWatch* watch,
           absl::StrCat("the job has ended (", EndText(view),
                        ") before that was done; ", watch->Line()));
     }
-    display.Redraw({watch->Line()});
-    if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(watch->Line());
-      next_line = TimeSource().Now() + kLineEvery;
-    }
+    display.ShowState(watch->Line());
     absl::SleepFor(kRebalanceLookEvery);
   }
 }

@@ -7,7 +7,6 @@
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
-#include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/progress.h"
@@ -56,7 +55,6 @@ absl::StatusOr<std::string> Await(const StopOptions& options,
                                   JobConnection* job) {
   const std::string& config = options.job.config;
   Display display;
-  absl::Time next_line = TimeSource().Now() + kLineEvery;
   int silences = 0;
   while (true) {
     const absl::Status status = job->Refresh();
@@ -81,12 +79,7 @@ absl::StatusOr<std::string> Await(const StopOptions& options,
                       "the end is ordered, and summary.json in the folder of "
                       "the run says how it has come");
     }
-    const std::string line = LineOf(job->status(), options.how);
-    display.Redraw({line});
-    if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(line);
-      next_line = TimeSource().Now() + kLineEvery;
-    }
+    display.ShowState(LineOf(job->status(), options.how));
     absl::SleepFor(kStopLookEvery);
   }
 }

@@ -73,12 +73,11 @@ absl::Status Trace(const TraceOptions& options) {
           &job.client(),
           {.time = options.time, .path = path, .profiles = std::move(profiles)},
           job.wait_max()));
-  Display display;
+  Display display(absl::ZeroDuration());
   const bool forms = job.status().view().state() == wire::FORMING;
   const absl::Time give_up =
       TimeSource().Now() + options.time + kTraceWaitMax +
       absl::Milliseconds(forms ? job.config().limits().start_timeout_ms() : 0);
-  absl::Time next_line = absl::InfinitePast();
   std::string cut_short;
   bool by_user = false;
   while (!collection->over()) {
@@ -91,12 +90,7 @@ absl::Status Trace(const TraceOptions& options) {
       break;
     }
     if (*took) continue;
-    const std::string line = collection->Line(TimeSource().Now());
-    display.Redraw({line});
-    if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(line);
-      next_line = TimeSource().Now() + kLineEvery;
-    }
+    display.ShowState(collection->Line(TimeSource().Now()));
     if (TimeSource().Now() > give_up) break;
     if (signals->Wait(kTraceLookEvery).all() > 0) {
       cut_short = "ended early by the user";

@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,6 +24,7 @@
 #include "tools/cli/launch/remote_hosts.h"
 #include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/members/logs.h"
+#include "tools/cli/members/program_output.h"
 
 namespace slackline {
 namespace {
@@ -45,28 +44,8 @@ constexpr size_t kErrorLinesMax = 4;
 // What binds a bundle to the node that has this address.
 constexpr double kOfNode = 0.001;
 
-absl::StatusOr<FileDescriptor> FileInMemory(const char* name) {
-  FileDescriptor file(memfd_create(name, MFD_CLOEXEC));
-  if (file.get() >= 0) return file;
-  return absl::UnavailableError(
-      absl::StrCat("a file in memory: ", std::strerror(errno)));
-}
-
-absl::Status WriteAll(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      return absl::UnavailableError(
-          absl::StrCat("write to the bridge to Ray: ", std::strerror(errno)));
-    }
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
 // A path that children of this process can open.
-std::string ProcPathOf(const FileDescriptor& file) {
+std::string ProcPathOf(const Descriptor& file) {
   return absl::StrCat("/proc/", getpid(), "/fd/", file.get());
 }
 
@@ -127,7 +106,7 @@ absl::StatusOr<std::unique_ptr<RayBridge>> RayBridge::Start(Options options) {
 
 RayBridge::~RayBridge() {
   if (!child_.has_value()) return;
-  to_.Close();
+  to_ = Descriptor();
   const TimeSource time;
   // What has never answered may be no Python at all.
   const absl::Time end =
@@ -159,25 +138,21 @@ absl::Status RayBridge::StartProgram() {
   python_ = *python;
   name_ = absl::StrCat("slackline-ray-", absl::Hex(RandomToken()),
                        absl::Hex(RandomToken()));
-  SL_ASSIGN_OR_RETURN(text_, FileInMemory("ray_bridge.py"));
+  SL_ASSIGN_OR_RETURN(text_, FileInMemory());
   SL_RETURN_IF_ERROR(WriteAll(text_.get(), kRayBridgeText));
-  SL_ASSIGN_OR_RETURN(errors_, FileInMemory("errors"));
+  SL_ASSIGN_OR_RETURN(errors_, FileInMemory());
   fcntl(errors_.get(), F_SETFL, O_APPEND);
   signal(SIGPIPE, SIG_IGN);  // A closed pipe shows in write().
-  std::array<int, 2> to = {-1, -1};
-  std::array<int, 2> from = {-1, -1};
-  if (pipe2(to.data(), O_CLOEXEC) != 0 || pipe2(from.data(), O_CLOEXEC) != 0)
-    return absl::UnavailableError(absl::StrCat("pipe: ", std::strerror(errno)));
-  const FileDescriptor input(to[0]);
-  const FileDescriptor output(from[1]);
-  to_ = FileDescriptor(to[1]);
-  from_ = FileDescriptor(from[0]);
+  SL_ASSIGN_OR_RETURN(Pipe to, OpenPipe());
+  SL_ASSIGN_OR_RETURN(Pipe from, OpenPipe());
+  to_ = std::move(to.write);
+  from_ = std::move(from.read);
   fcntl(from_.get(), F_SETFL, O_NONBLOCK);
   SL_ASSIGN_OR_RETURN(ChildProcess child,
                       ChildProcess::Start({.command = Words("serve"),
                                            .log_path = {},
-                                           .standard_input = input.get(),
-                                           .standard_output = output.get(),
+                                           .standard_input = to.read.get(),
+                                           .standard_output = from.write.get(),
                                            .standard_error = errors_.get()}));
   child_ = std::move(child);
   return absl::OkStatus();
@@ -207,7 +182,8 @@ std::string RayBridge::Request() const {
 }
 
 absl::Status RayBridge::Say(const std::string& line) {
-  return Annotate(WriteAll(to_.get(), absl::StrCat(line, "\n")), "--on ray");
+  return Annotate(WriteAll(to_.get(), absl::StrCat(line, "\n")),
+                  "--on ray: the bridge to Ray");
 }
 
 absl::StatusOr<std::optional<std::string>> RayBridge::NextLine() {
@@ -224,9 +200,7 @@ absl::StatusOr<std::optional<std::string>> RayBridge::NextLine() {
     if (count < 0 && errno == EAGAIN) return std::nullopt;
     if (count <= 0 || received_.size() > kLineBytesMax) {
       const std::vector<std::string> said =
-          LastLines(ReadTail(absl::StrCat("/proc/self/fd/", errors_.get()),
-                             kErrorBytesMax),
-                    kErrorLinesMax);
+          LastLines(TailOf(errors_, kErrorBytesMax), kErrorLinesMax);
       return absl::UnavailableError(
           absl::StrCat("the bridge to Ray, which launch.ray.python (", python_,
                        ") runs, has ended", said.empty() ? "" : ": ",

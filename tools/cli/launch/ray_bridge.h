@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/io/descriptor.h"
 #include "proto/cluster.pb.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/process.h"
 #include "tools/cli/signals.h"
@@ -72,10 +72,10 @@ class RayBridge {
   std::string python_;              // Its path.
   std::string name_;                // Of the socket of the program.
   std::string head_;                // Of the cluster, HOST:PORT, once known.
-  FileDescriptor text_;             // Files in memory.
-  FileDescriptor errors_;
-  FileDescriptor to_;
-  FileDescriptor from_;
+  Descriptor text_;                 // Files in memory.
+  Descriptor errors_;
+  Descriptor to_;
+  Descriptor from_;
   bool answers_ = false;  // It has said something.
   std::string received_;
   std::optional<ChildProcess> child_;

@@ -1,7 +1,6 @@
 #include "tools/cli/launch/slurm_tools.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +10,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/status.h"
-#include "common/time/time_source.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/members/logs.h"
+#include "tools/cli/members/program_output.h"
 #include "tools/cli/process.h"
 
 namespace slackline {
@@ -24,15 +21,10 @@ namespace {
 
 constexpr char kJobIdVariable[] = "SLURM_JOB_ID";
 constexpr char kRestartsVariable[] = "SLURM_RESTART_COUNT";
-constexpr int64_t kOutputBytesMax = 1 << 20;
+constexpr size_t kOutputBytesMax = 1 << 20;
 constexpr size_t kIdDigitsMax = 20;
 // A controller that is busy makes them wait for a minute.
 constexpr absl::Duration kToolMax = absl::Minutes(2);
-constexpr absl::Duration kToolSlice = absl::Milliseconds(5);
-
-std::string Contents(const FileDescriptor& file) {
-  return ReadTail(absl::StrCat("/proc/self/fd/", file.get()), kOutputBytesMax);
-}
 
 bool IsId(absl::string_view text) {
   return !text.empty() && text.size() <= kIdDigitsMax &&
@@ -78,28 +70,12 @@ absl::StatusOr<std::string> RunSlurmTool(
         "node of the cluster, load Slurm's module, or put the folder of ",
         words[0], " into PATH"));
   }
-  const FileDescriptor output(memfd_create("output", MFD_CLOEXEC));
-  const FileDescriptor errors(memfd_create("errors", MFD_CLOEXEC));
-  std::vector<std::string> command = words;
-  command[0] = *program;
-  SL_ASSIGN_OR_RETURN(ChildProcess child,
-                      ChildProcess::Start({.command = std::move(command),
-                                           .log_path = {},
-                                           .standard_output = output.get(),
-                                           .standard_error = errors.get()}));
-  const TimeSource time;
-  const absl::Time end = time.Now() + kToolMax;
-  std::optional<ExitStatus> exit;
-  while (!(exit = child.Poll()).has_value()) {
-    if (time.Now() > end) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          words[0], " has not ended within ", absl::FormatDuration(kToolMax)));
-    }
-    absl::SleepFor(kToolSlice);
-  }
-  if (exit->ok()) return Contents(output);
+  absl::StatusOr<ProgramOutput> said = OutputOf(
+      {.command = words, .time_max = kToolMax, .bytes_max = kOutputBytesMax});
+  if (!said.ok()) return Annotate(said.status(), words[0]);
+  if (said->status.ok()) return std::move(said->output);
   return absl::FailedPreconditionError(absl::StrCat(
-      words[0], ": ", absl::StrJoin(LastLines(Contents(errors), 4), "; ")));
+      words[0], ": ", absl::StrJoin(LastLines(said->errors, 4), "; ")));
 }
 
 absl::StatusOr<std::string> SubmitToSlurm(const std::string& script) {

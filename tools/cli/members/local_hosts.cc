@@ -1,74 +1,44 @@
 #include "tools/cli/members/local_hosts.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
+#include "common/net/socket_address.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
-
-// A socket address of IPv4 or IPv6.
-struct Place {
-  sockaddr_storage storage = {};
-  socklen_t size = 0;
-  sockaddr* any() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-Place PlaceOf(const std::string& address, int port) {
-  Place place;
-  if (IsIpv6(address)) {
-    auto* const at = reinterpret_cast<sockaddr_in6*>(&place.storage);
-    at->sin6_family = AF_INET6;
-    at->sin6_port = htons(static_cast<uint16_t>(port));
-    inet_pton(AF_INET6, address.c_str(), &at->sin6_addr);
-    place.size = sizeof(*at);
-  } else {
-    auto* const at = reinterpret_cast<sockaddr_in*>(&place.storage);
-    at->sin_family = AF_INET;
-    at->sin_port = htons(static_cast<uint16_t>(port));
-    inet_pton(AF_INET, address.c_str(), &at->sin_addr);
-    place.size = sizeof(*at);
-  }
-  return place;
-}
 
 absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
 // A TCP socket bound to a port (0: any) of the host's address.
-absl::StatusOr<int> BindSocket(const std::string& host, int port,
-                               bool reuse_address) {
+absl::StatusOr<Descriptor> BindSocket(const std::string& host, int port,
+                                      bool reuse_address) {
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(host));
-  Place at = PlaceOf(address, port);
-  const int fd = socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return SystemError("socket");
+  SL_ASSIGN_OR_RETURN(const SocketAddress at, SocketAddress::Of(address, port));
+  Descriptor bound(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!bound.valid()) return SystemError("socket");
   if (reuse_address) {
     const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    setsockopt(bound.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   }
-  if (bind(fd, at.any(), at.size) != 0) {
-    const absl::Status failed = SystemError(absl::StrCat(
+  if (bind(bound.get(), at.any(), at.size) != 0) {
+    return SystemError(absl::StrCat(
         "listening at ",
         HostPort(host,
                  absl::string_view(port == 0 ? "*" : std::to_string(port)))));
-    close(fd);
-    return failed;
   }
-  return fd;
+  return bound;
 }
 
 }  // namespace
@@ -95,39 +65,22 @@ std::vector<std::string> HostsElsewhere(const config::ClusterConfig& config) {
 
 absl::StatusOr<PortReservation> PortReservation::AnyFree(
     const std::string& host) {
-  SL_ASSIGN_OR_RETURN(const int fd,
+  SL_ASSIGN_OR_RETURN(Descriptor bound,
                       BindSocket(host, 0, /*reuse_address=*/false));
   // Set only now: bound without it, the port was surely nobody's; with it,
   // Linux lets a server that sets it, too, bind and listen beside this silent
   // socket.
   const int on = 1;
-  Place at;
-  at.size = sizeof(at.storage);
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      getsockname(fd, at.any(), &at.size) != 0) {
-    const absl::Status failed = SystemError("reserving a port");
-    close(fd);
-    return failed;
-  }
-  return PortReservation(
-      fd, ntohs(at.storage.ss_family == AF_INET6
-                    ? reinterpret_cast<sockaddr_in6*>(&at.storage)->sin6_port
-                    : reinterpret_cast<sockaddr_in*>(&at.storage)->sin_port));
-}
-
-PortReservation::PortReservation(PortReservation&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
-
-PortReservation::~PortReservation() {
-  if (fd_ >= 0) close(fd_);
+  if (setsockopt(bound.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0)
+    return SystemError("reserving a port");
+  SL_ASSIGN_OR_RETURN(const SocketAddress at,
+                      SocketAddress::OfSocket(bound.get()));
+  return PortReservation(std::move(bound), at.port());
 }
 
 absl::Status CheckPortFree(const std::string& host, int port) {
   // As a server binds: a port with connections that are still fading is free.
-  SL_ASSIGN_OR_RETURN(const int fd,
-                      BindSocket(host, port, /*reuse_address=*/true));
-  close(fd);
-  return absl::OkStatus();
+  return BindSocket(host, port, /*reuse_address=*/true).status();
 }
 
 }  // namespace slackline

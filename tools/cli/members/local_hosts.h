@@ -2,11 +2,12 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/net/resolve.h"
+#include "common/io/descriptor.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
@@ -22,15 +23,12 @@ class PortReservation {
  public:
   // A port that is free at the address of `host`.
   static absl::StatusOr<PortReservation> AnyFree(const std::string& host);
-  PortReservation(PortReservation&& other) noexcept;
-  PortReservation& operator=(PortReservation&&) = delete;
-  ~PortReservation();
-
   int port() const { return port_; }
 
  private:
-  PortReservation(int fd, int port) : fd_(fd), port_(port) {}
-  int fd_;
+  PortReservation(Descriptor bound, int port)
+      : bound_(std::move(bound)), port_(port) {}
+  Descriptor bound_;
   int port_;
 };
 

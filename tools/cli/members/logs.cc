@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "tools/cli/file_descriptor.h"
+#include "common/io/descriptor.h"
 
 namespace slackline {
 namespace {
@@ -78,8 +78,8 @@ absl::Status PutLogAside(const std::string& path) {
         absl::StrCat(path, " has become long, and cannot be put aside: ", what,
                      " ", old, ": ", why));
   };
-  const FileDescriptor from(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  const FileDescriptor to(
+  const Descriptor from(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const Descriptor to(
       open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (from.get() < 0) return failed("open");
   if (to.get() < 0) return failed("create");

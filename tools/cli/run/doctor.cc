@@ -269,7 +269,6 @@ class JobExaminer {
   doctor::Look LookOf(const doctor::Job& job,
                       const doctor::HostNeed& need) const {
     doctor::Look look;
-    look.set_own_name(need.name());
     const std::vector<std::string> members = HostsOfMembers(config_);
     std::set<std::string> names = {members.begin(), members.end()};
     names.insert(config_.coordinator().host());

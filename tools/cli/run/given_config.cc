@@ -1,7 +1,5 @@
 #include "tools/cli/run/given_config.h"
 
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -13,17 +11,9 @@
 namespace slackline {
 
 bool PortIsGiven(const RunOptions& options) {
-  std::ifstream file(options.config_path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)),
-                         std::istreambuf_iterator<char>());
-  config::ClusterConfig config;
-  FieldOrigins origins(options.config_path);
-  if (!ParseConfigText(text, options.config_path, &config, &origins).ok())
-    return false;
-  if (absl::StrContains(text, kAnyPort))
-    config.mutable_coordinator()->clear_port();
-  return ApplyOverrides(options.overrides, &config, &origins).ok() &&
-         config.coordinator().port() != 0 && config.coordinator().has_port();
+  const std::optional<config::ClusterConfig> config = WhatIsGiven(options);
+  return config.has_value() && config->coordinator().has_port() &&
+         config->coordinator().port() != 0;
 }
 
 std::optional<config::ClusterConfig> WhatIsGiven(const RunOptions& options) {
@@ -35,6 +25,8 @@ std::optional<config::ClusterConfig> WhatIsGiven(const RunOptions& options) {
   if (!ParseConfigText(*text, options.config_path, &config, &origins).ok())
     return std::nullopt;
   if (absl::StrContains(*text, kAnyHosts)) ForgetHosts(&config);
+  if (absl::StrContains(*text, kAnyPort))
+    config.mutable_coordinator()->clear_port();
   if (!ApplyOverrides(options.overrides, &config, &origins).ok())
     return std::nullopt;
   return config;

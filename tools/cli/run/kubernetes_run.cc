@@ -1,6 +1,5 @@
 #include "tools/cli/run/kubernetes_run.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,14 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
+#include "common/io/descriptor.h"
 #include "common/process/exit_code.h"
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/launch/kubernetes_manifest.h"
 #include "tools/cli/members/member_launch.h"
+#include "tools/cli/members/program_output.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/job_text.h"
 #include "tools/cli/run/out_folder.h"
@@ -68,16 +68,10 @@ absl::Status Apply(const std::string& program, const std::string& manifests) {
         ": install kubectl, or print the manifests with --print and apply them "
         "where it is"));
   }
-  const FileDescriptor input(memfd_create("manifests", MFD_CLOEXEC));
-  const FileDescriptor errors(dup(STDERR_FILENO));
-  for (size_t at = 0; at < manifests.size();) {
-    const ssize_t written =
-        write(input.get(), manifests.data() + at, manifests.size() - at);
-    if (written <= 0)
-      return absl::UnavailableError(
-          "the manifests cannot be handed to kubectl");
-    at += static_cast<size_t>(written);
-  }
+  SL_ASSIGN_OR_RETURN(const Descriptor input, FileInMemory());
+  const Descriptor errors(dup(STDERR_FILENO));
+  SL_RETURN_IF_ERROR(Annotate(WriteAll(input.get(), manifests),
+                              "the manifests cannot be handed to kubectl"));
   lseek(input.get(), 0, SEEK_SET);
   SL_ASSIGN_OR_RETURN(
       ChildProcess child,

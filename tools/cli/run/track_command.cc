@@ -1,10 +1,7 @@
 #include "tools/cli/run/track_command.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -116,23 +113,18 @@ absl::StatusOr<std::unique_ptr<Tracking>> Tracking::Start(
   const std::string log = logs + "/track.log";
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> command,
                       CommandOf(ScriptFor(options, {"--until-told"})));
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a pipe to ", command.back(), ": ", std::strerror(errno)));
-  }
-  const FileDescriptor its_end(ends[0]);
-  FileDescriptor own_end(ends[1]);
-  SL_ASSIGN_OR_RETURN(ChildProcess child,
-                      ChildProcess::Start({.command = command,
-                                           .log_path = log,
-                                           .standard_input = its_end.get()}));
+  SL_ASSIGN_OR_RETURN(Pipe until, OpenPipe());
+  SL_ASSIGN_OR_RETURN(
+      ChildProcess child,
+      ChildProcess::Start({.command = command,
+                           .log_path = log,
+                           .standard_input = until.read.get()}));
   return std::unique_ptr<Tracking>(new Tracking(
-      options, log, std::move(own_end), std::move(child), display));
+      options, log, std::move(until.write), std::move(child), display));
 }
 
 Tracking::~Tracking() {
-  until_.Close();
+  until_ = Descriptor();
   std::optional<ExitStatus> exit = child_.Poll();
   for (absl::Duration passed; !exit.has_value() && passed < kTrackRestMax;
        passed += kTrackLook) {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/io/descriptor.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/display.h"
-#include "tools/cli/file_descriptor.h"
 #include "tools/cli/process.h"
 
 namespace slackline {
@@ -66,7 +66,7 @@ class Tracking {
   Tracking& operator=(const Tracking&) = delete;
 
  private:
-  Tracking(TrackOptions options, std::string log, FileDescriptor until,
+  Tracking(TrackOptions options, std::string log, Descriptor until,
            ChildProcess child, Display* display)
       : options_(std::move(options)),
         log_(std::move(log)),
@@ -77,7 +77,7 @@ class Tracking {
   const std::string log_;
   Display* const display_;
   // The program reads the other end of it, which ends when the run is over.
-  FileDescriptor until_;
+  Descriptor until_;
   ChildProcess child_;
 };
 

@@ -15,8 +15,6 @@ import numpy as np
 from . import load, statistics
 
 POINTS_MAX = 240  # Of a curve: more cannot be told apart in a plot.
-METRICS = ("test_loss", "test_accuracy", "train_loss")
-X_NAMES = ("seconds", "examples", "steps")
 
 
 @dataclasses.dataclass
