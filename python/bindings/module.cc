@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/blas/open_blas.h"
+#include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/inspection/stack_taker.h"
 #include "common/io/safetensors.h"
@@ -27,6 +28,7 @@
 #include "common/version.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gpu_parameters.h"
+#include "python/bindings/lone_worker.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
 #include "worker/core/program_place.h"
@@ -39,7 +41,7 @@ using nb::literals::operator""_a;
 namespace slackline::python {
 namespace {
 
-// The rule of an optimizer, applied in this process.
+// The rule of an optimizer.
 class Rule {
  public:
   explicit Rule(const std::string& text)
@@ -50,33 +52,6 @@ class Rule {
   double learning_rate() const { return optimizer_.learning_rate(); }
   std::optional<double> momentum() const { return optimizer_.momentum(); }
   RuleFields fields() const { return FieldsOf(config_); }
-  void Apply(FloatArray values, FloatArray gradient,
-             std::vector<FloatArray> slots, const StepOptions& options,
-             int64_t update) const {
-    Optimizer::ApplyArgs args;
-    bool fits = slots.size() == static_cast<size_t>(this->slots()) &&
-                gradient.size() == values.size() && update >= 1;
-    for (size_t i = 0; i < slots.size() && fits; ++i) {
-      fits = slots[i].size() == values.size();
-      args.slots[i] = slots[i].data();
-    }
-    if (!fits) throw nb::value_error("sizes or number of slots do not fit");
-    if (const std::string fault = FaultOf(options); !fault.empty())
-      throw nb::value_error(fault.c_str());
-    ThrowIfBad(CheckMomentum(options, optimizer_, "table"));
-    args.in = values.data();
-    args.out = values.data();
-    const auto* const bytes =
-        reinterpret_cast<const std::byte*>(gradient.data());
-    args.gradients = absl::MakeConstSpan(&bytes, 1);
-    args.elements = values.size();
-    args.numbers = {
-        .learning_rate = optimizer_.learning_rate() * options.rate_factor,
-        .momentum = options.momentum};
-    args.update_count = update;
-    const nb::gil_scoped_release released;
-    optimizer_.Apply(args);
-  }
 
  private:
   const config::Optimizer config_;
@@ -128,17 +103,25 @@ Session::Scores ScoresOf(const std::map<std::string, double>& values) {
 }
 
 using StateBytes = std::pair<int64_t, std::vector<nb::bytearray>>;
-std::optional<std::vector<StateBytes>> StatesOf(Worker& worker) {
-  const std::optional<std::vector<TableState>> states = worker.OptimizerState();
-  if (!states.has_value()) return std::nullopt;
+std::vector<StateBytes> BytesOf(const std::vector<TableState>& states) {
   std::vector<StateBytes> all;
-  for (const TableState& state : *states) {
+  for (const TableState& state : states) {
     auto& [updates, slots] = all.emplace_back();
     updates = state.updates;
     for (const Payload& slot : state.slots)
       slots.emplace_back(slot.data(), slot.size());
   }
   return all;
+}
+
+// Examples of an epoch, and in all.
+using Elastic = std::tuple<int64_t, int64_t>;
+std::optional<ElasticSampling> SamplingOf(const std::optional<Elastic>& elastic,
+                                          int64_t batch_size) {
+  if (!elastic.has_value()) return std::nullopt;
+  return ElasticSampling{.examples = std::get<0>(*elastic),
+                         .batch_size = batch_size,
+                         .total = std::get<1>(*elastic)};
 }
 
 config::Train TrainOf(std::optional<double> epochs,
@@ -305,20 +288,15 @@ NB_MODULE(_core, m) {
           [](Worker& w, std::shared_ptr<Parameters> parameters,
              int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
              std::string data, std::string data_hash,
-             std::optional<std::tuple<int64_t, int64_t>> elastic,
-             bool by_table) {
-            Worker::Work work{.steps_total = steps_total,
-                              .steps_per_epoch = steps_per_epoch,
-                              .batch_size = batch_size,
-                              .data = std::move(data),
-                              .data_hash = std::move(data_hash),
-                              .step_by_table = by_table};
-            if (elastic.has_value()) {
-              work.elastic = {.examples = std::get<0>(*elastic),
-                              .batch_size = batch_size,
-                              .total = std::get<1>(*elastic)};
-            }
-            w.Open(std::move(parameters), work);
+             std::optional<Elastic> elastic, bool by_table) {
+            w.Open(std::move(parameters),
+                   {.steps_total = steps_total,
+                    .steps_per_epoch = steps_per_epoch,
+                    .batch_size = batch_size,
+                    .data = std::move(data),
+                    .data_hash = std::move(data_hash),
+                    .elastic = SamplingOf(elastic, batch_size),
+                    .step_by_table = by_table});
           },
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
           "data"_a, "data_hash"_a = "", "elastic"_a = nb::none(),
@@ -346,10 +324,14 @@ NB_MODULE(_core, m) {
       // Of each table: updates, and slots as tensors on the host.
       .def("begin_with", &Worker::BeginWith, "states"_a)
       // The same with slots as bytes; None if the job has finished.
-      .def("optimizer_state", &StatesOf)
+      .def("optimizer_state",
+           [](Worker& w) -> std::optional<std::vector<StateBytes>> {
+             const auto states = w.OptimizerState();
+             if (!states.has_value()) return std::nullopt;
+             return BytesOf(*states);
+           })
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
-      .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
       .def("begins_in_epoch", &Worker::BeginsInEpoch)
       .def(
           "evaluated",
@@ -374,6 +356,27 @@ NB_MODULE(_core, m) {
       .def_prop_ro("may_suspend", &Worker::may_suspend)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
+  nb::class_<LoneWorker>(m, "LoneWorker")
+      .def(
+          "__init__",
+          [](LoneWorker* self, std::shared_ptr<Parameters> parameters,
+             int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
+             std::optional<Elastic> elastic) {
+            new (self)
+                LoneWorker(std::move(parameters),
+                           {.length = {.steps_total = steps_total,
+                                       .steps_per_epoch = steps_per_epoch},
+                            .elastic = SamplingOf(elastic, batch_size)});
+          },
+          "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
+          "elastic"_a = nb::none())
+      .def_prop_ro("clock", &LoneWorker::clock)
+      .def("next", &LoneWorker::Next)
+      .def("finish_step", &LoneWorker::FinishStep, "gradients"_a, "options"_a)
+      .def("begin_with", &LoneWorker::BeginWith, "states"_a)
+      .def("optimizer_state",
+           [](LoneWorker& w) { return BytesOf(w.OptimizerState()); });
+
   // What travels with a gradient.
   nb::class_<StepOptions>(m, "StepOptions")
       .def(
@@ -394,9 +397,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
       .def_prop_ro("momentum", &Rule::momentum)
-      .def_prop_ro("fields", &Rule::fields)
-      .def("apply", &Rule::Apply, "values"_a, "gradient"_a, "slots"_a,
-           "options"_a, "update"_a);
+      .def_prop_ro("fields", &Rule::fields);
 
   nb::class_<PythonSampler>(m, "Sampler")
       .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool>(),
@@ -432,6 +433,7 @@ NB_MODULE(_core, m) {
   m.def("place_in_step", &PlaceInStep, "clock"_a);
   m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
   m.attr("place_before_all") = kPlaceBeforeAll;
+  m.def("gather_bytes_max", &GatherBytesMax, "workers"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
   m.def("elastic_length", &ElasticLength, "epochs"_a.none(),

@@ -279,7 +279,7 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
     lost, called = [2, 3], []
     finish_step, gather = worlds.Alone.finish_step, worlds.Alone.gather
     def lose(self, gradients, factors, skipped):
-        if lost and self._clock == lost[0]:
+        if lost and self._worker.clock == lost[0]:
             lost.pop(0)
             return False
         return finish_step(self, gradients, factors, skipped)
@@ -311,7 +311,7 @@ from slackline._loop import worlds
 lost = [int(clock) for clock in sys.argv[1:]]
 finish_step = worlds.Alone.finish_step
 def lose(self, gradients, factors, skipped):
-    if lost and self._clock == lost[0]:
+    if lost and self._worker.clock == lost[0]:
         lost.pop(0)
         return False
     return finish_step(self, gradients, factors, skipped)
