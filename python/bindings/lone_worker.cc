@@ -15,6 +15,12 @@ LoneWorker::LoneWorker(std::shared_ptr<Parameters> parameters,
       session_(
           ValueOrThrow(LoneSession::Create(options, &parameters_->memory()))) {}
 
+std::optional<Session::Task> LoneWorker::Next() {
+  std::optional<Session::Task> task = session_->Next();
+  if (!task.has_value()) ThrowIfBad(session_->ending());
+  return task;
+}
+
 void LoneWorker::BeginWith(
     const std::vector<std::pair<int64_t, std::vector<FloatArray>>>& states) {
   std::vector<TableState> of_tables;

@@ -13,14 +13,15 @@
 
 namespace slackline::python {
 
-// Throws a ValueError for what the caller gave. Thread-compatible.
+// Throws a ValueError for what the caller gave, a JobError where a job would
+// end. Thread-compatible.
 class LoneWorker {
  public:
   LoneWorker(std::shared_ptr<Parameters> parameters,
              const LoneSession::Options& options);
 
   // As Worker::Next(), BeginWith() and OptimizerState().
-  std::optional<Session::Task> Next() { return session_->Next(); }
+  std::optional<Session::Task> Next();
   void BeginWith(
       const std::vector<std::pair<int64_t, std::vector<FloatArray>>>& states);
   std::vector<TableState> OptimizerState() const {

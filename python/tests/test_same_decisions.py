@@ -57,7 +57,7 @@ try:
         job.evaluate(evaluate)
     said("over", job.steps, evaluated)
 except Exception as error:
-    said(type(error).__name__, error)
+    said(type(error).__name__, "all finite:", all(bool(p.isfinite().all()) for p in net.parameters()), error)
 '''
 DEFAULTS = dict(
     optimizer="torch.optim.Adam(net.parameters(), lr=0.1)",
@@ -119,3 +119,12 @@ def test_tasks_and_batches_are_the_same(tmp_path, parts):
         assert ended.code == 0 and said[mode][-1].startswith("over"), ended.output
     for mode in MODES[1:]:
         assert said[mode] == said["alone"], mode
+
+
+@pytest.mark.parametrize("mode", ["alone", "bsp", "allreduce"])
+def test_a_gradient_that_is_no_number_ends_the_training_and_is_not_in_the_model(tmp_path, mode):
+    loss = "net(x).square().mean() * (float('nan') if job.steps == 2 else 1)"
+    ended, said = run(tmp_path, mode, {**DEFAULTS, "loss": loss})
+    assert said[-1].startswith("JobError all finite: True") and "a NaN or an infinity" in said[-1], ended.output
+    # Over servers the end comes a little later.
+    assert len([line for line in said if line.startswith("step")]) == 3 or mode == "bsp"

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/optim/finite.h"
 #include "common/status.h"
 #include "worker/session/metric_records.h"
 
@@ -60,6 +61,7 @@ absl::Status LoneSession::BeginWith(const std::vector<TableState>& states) {
 }
 
 std::optional<Session::Task> LoneSession::Next() {
+  if (!ending_.ok()) return std::nullopt;
   const std::optional<LoneSteps::Task> task = steps_.Next();
   if (!task.has_value()) return std::nullopt;
   if (const auto* const step = std::get_if<LoneSteps::Step>(&*task)) {
@@ -87,10 +89,26 @@ absl::Status LoneSession::FinishStep(absl::Span<const Gradient> gradients) {
     SL_RETURN_IF_ERROR(
         CheckMomentum(gradient.options, rules_[table].optimizer, name));
   }
+  for (size_t table = 0; table < gradients.size(); ++table) {
+    if (gradients[table].values == nullptr || IsFinite(table, gradients[table]))
+      continue;
+    ending_ = absl::FailedPreconditionError(absl::StrCat(
+        "step ", steps_.clock(), ": the gradient of '",
+        parameters_.tables()[table].name(),
+        "' has a NaN or an infinity; it is not in the model; lower the "
+        "learning rate, or look at the data"));
+    return absl::OkStatus();
+  }
   for (size_t table = 0; table < gradients.size(); ++table)
     if (gradients[table].values != nullptr) Apply(table, gradients[table]);
   steps_.OnStep();
   return absl::OkStatus();
+}
+
+bool LoneSession::IsFinite(size_t table, const Gradient& gradient) {
+  return optim::AllFinite(
+      reinterpret_cast<const std::byte*>(gradient.values),
+      parameters_.parameter(static_cast<int>(table)).size());
 }
 
 void LoneSession::Apply(size_t table, const Gradient& gradient) {

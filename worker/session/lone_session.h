@@ -37,9 +37,12 @@ class LoneSession {
   // As Session::BeginWith().
   absl::Status BeginWith(const std::vector<TableState>& states);
 
-  // A step, an evaluation or the conclusion; none after that. A step that was
-  // not finished comes again.
+  // A step, an evaluation or the conclusion; none after that, and when ending()
+  // is not OK. A step that was not finished comes again.
   std::optional<Session::Task> Next();
+  // FailedPrecondition: a gradient had a NaN or an infinity, which ends a job
+  // unless its config says otherwise. It is not in the model.
+  const absl::Status& ending() const { return ending_; }
 
   struct Gradient {
     // As many as the table has; null: its optimizer does nothing in this step.
@@ -64,12 +67,14 @@ class LoneSession {
   };
   LoneSession(const Options& options, ParameterMemory* parameters,
               std::vector<UpdateRule> rules);
+  bool IsFinite(size_t table, const Gradient& gradient);
   void Apply(size_t table, const Gradient& gradient);
 
   ParameterMemory& parameters_;
   const std::vector<UpdateRule> rules_;  // By table.
   std::vector<State> states_;            // By table.
   LoneSteps steps_;
+  absl::Status ending_;
 };
 
 }  // namespace slackline
