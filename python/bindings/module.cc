@@ -58,22 +58,28 @@ class Rule {
   const Optimizer optimizer_;
 };
 
+// Epoch and places [begin, end) in its order.
+using Places = std::tuple<int64_t, int64_t, int64_t>;
+Places TupleOf(const ExampleRange& range) {
+  return {range.epoch, range.begin, range.end};
+}
+
 class PythonSampler {
  public:
   PythonSampler(int64_t examples, int64_t batch_size, int rank,
-                int64_t world_size, uint64_t seed, bool elastic)
+                int64_t world_size, uint64_t seed, bool elastic, bool shuffle)
       : examples_(examples),
         sampler_(ValueOrThrow(Sampler::Create({.examples = examples,
                                                .batch_size = batch_size,
                                                .rank = Rank{rank},
                                                .world_size = world_size,
                                                .seed = seed,
-                                               .elastic = elastic}))) {}
+                                               .elastic = elastic,
+                                               .shuffle = shuffle}))) {}
   int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
-  std::vector<int64_t> Batch(Clock step) {
+  Places PlacesOf(Clock step) const {
     if (step < 0) throw nb::value_error("a step is at least 0");
-    const absl::Span<const int64_t> rows = sampler_.Batch(step);
-    return {rows.begin(), rows.end()};
+    return TupleOf(sampler_.PlacesOf(step));
   }
   std::vector<int64_t> At(int64_t epoch, int64_t begin, int64_t end) {
     if (epoch < 0 || begin < 0 || begin > end || end > examples_)
@@ -205,15 +211,11 @@ NB_MODULE(_core, m) {
       .def_prop_ro(
           "is_done_together",
           [](const Session::Step& step) { return IsDoneTogether(step.kind); })
-      // Epoch and places [begin, end) in its order; None without elastic
-      // sampling.
+      // None without elastic sampling.
       .def_prop_ro("examples",
-                   [](const Session::Step& step)
-                       -> std::optional<std::tuple<int64_t, int64_t, int64_t>> {
+                   [](const Session::Step& step) -> std::optional<Places> {
                      if (!step.examples.has_value()) return std::nullopt;
-                     return std::tuple(step.examples->epoch,
-                                       step.examples->begin,
-                                       step.examples->end);
+                     return TupleOf(*step.examples);
                    });
   nb::class_<Session::Evaluation>(m, "Evaluation")
       .def_ro("clock", &Session::Evaluation::clock);
@@ -400,11 +402,11 @@ NB_MODULE(_core, m) {
       .def_prop_ro("fields", &Rule::fields);
 
   nb::class_<PythonSampler>(m, "Sampler")
-      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool>(),
+      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool, bool>(),
            "examples"_a, "batch_size"_a, "rank"_a, "world_size"_a, "seed"_a,
-           "elastic"_a)
+           "elastic"_a, "shuffle"_a)
       .def_prop_ro("steps_per_epoch", &PythonSampler::steps_per_epoch)
-      .def("batch", &PythonSampler::Batch, "step"_a)
+      .def("places", &PythonSampler::PlacesOf, "step"_a)
       .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
   // Of "auto" and "auto+4"; none of others.
