@@ -25,6 +25,7 @@
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/process/engine_index.h"
+#include "common/sync/sync_config.h"
 #include "common/version.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gpu_parameters.h"
@@ -283,6 +284,8 @@ NB_MODULE(_core, m) {
                      return train.max_steps();
                    })
       .def_prop_ro("mode", [](Worker& w) { return ModeText(w.config()); })
+      .def_prop_ro("steps_together",
+                   [](Worker& w) { return StepsTogether(w.config().sync()); })
       .def_prop_ro("optimizer",
                    [](Worker& w) { return OptimizerOf(w.config()); })
       .def(

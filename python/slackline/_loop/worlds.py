@@ -60,6 +60,8 @@ class Joined:
         self.epochs: Optional[float] = worker.epochs
         self.max_steps: Optional[int] = worker.max_steps
         self.mode: str = worker.mode
+        # All workers do the same steps at the same time, whatever becomes of the job.
+        self.steps_together: bool = worker.steps_together
         self.out: str = out
         self.data_dir: str = data_dir
         # Its block in the config, and the block's fields.
@@ -171,6 +173,7 @@ class Alone:
     epochs: Optional[float] = None
     max_steps: Optional[int] = None
     mode = "alone"
+    steps_together = True
     out = ""
     data_dir = ""
     optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = None
