@@ -20,6 +20,7 @@
 #include "common/blas/open_blas.h"
 #include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/config/parse_text.h"
 #include "common/inspection/stack_taker.h"
 #include "common/io/safetensors.h"
 #include "common/membership/end_status.h"
@@ -27,6 +28,7 @@
 #include "common/process/engine_index.h"
 #include "common/sync/sync_config.h"
 #include "common/version.h"
+#include "google/protobuf/descriptor.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gpu_parameters.h"
 #include "python/bindings/lone_worker.h"
@@ -137,6 +139,19 @@ config::Train TrainOf(std::optional<double> epochs,
   if (epochs.has_value()) train.set_epochs(*epochs);
   if (max_steps.has_value()) train.set_max_steps(*max_steps);
   return train;
+}
+
+// What the text of a config has, by the names of its fields.
+std::vector<std::string> ConfigFields(const std::string& text,
+                                      const std::string& file_name) {
+  config::ClusterConfig config;
+  FieldOrigins origins(file_name);
+  ThrowIfBad(ParseConfigText(text, file_name, &config, &origins));
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  config.GetReflection()->ListFields(config, &fields);
+  std::vector<std::string> names;
+  for (const auto* const field : fields) names.emplace_back(field->name());
+  return names;
 }
 
 // As JobLengthOf(), of what is given.
@@ -437,6 +452,7 @@ NB_MODULE(_core, m) {
   // Where collectives find each other.
   m.def("place_in_step", &PlaceInStep, "clock"_a);
   m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
+  m.def("config_fields", &ConfigFields, "text"_a, "file_name"_a);
   m.attr("place_before_all") = kPlaceBeforeAll;
   m.def("gather_bytes_max", &GatherBytesMax, "workers"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),

@@ -369,6 +369,15 @@ def test_the_port_of_a_job_under_torchrun_is_held_until_its_server_listens():
             server.listen()
 
 
+@pytest.mark.parametrize("text", ['job: "mine"\nserver { }', 'job: "mine" worker { count: 2 }'])
+def test_a_config_for_torchrun_has_no_processes(tmp_path, text):
+    (tmp_path / "c.textproto").write_text(text)
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "1"}
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto')", env=variables)
+    named = "server" if "server" in text else "worker"
+    assert f"c.textproto: {named}: torchrun says which processes there are" in ended.output and ended.code == 1
+
+
 def test_torchrun_s_variables_make_a_job(tmp_path):
     ends, outputs = as_torchrun(tmp_path, USUAL.replace("join()", "join(mode='ssp:1', out='.')"))
     assert ends == [0, 0, 0], outputs
