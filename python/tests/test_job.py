@@ -432,6 +432,17 @@ def train(rate):
 def fail():
     slackline.join()
     raise ValueError("not today")
+def lose_the_last():
+    import torch
+    job = slackline.join(on_error="leave job")
+    net = job.model(torch.nn.Linear(4, 2))
+    opt = job.optimizer(net, slackline.Adam(lr=0.01))
+    for (x,) in job.loader(torch.utils.data.TensorDataset(torch.ones(200, 4)), 10):
+        assert job.rank < 2 or job.steps == 0, "lost"
+        opt.zero_grad()
+        net(x).square().mean().backward()
+        opt.step()
+    return job.rank
 if __name__ == "__main__":
     assert slackline.launch(train, 0.01, workers=3) == [(0, 3), (1, 3), (2, 3)]
     try:
@@ -439,6 +450,7 @@ if __name__ == "__main__":
     except slackline.JobError as error:
         assert "not today" in str(error), error
         print("said")
+    assert slackline.launch(lose_the_last, workers=3, mode="asp") == [0, 1, None]
 """
     (tmp_path / "script.py").write_text(script)
     ended = run([sys.executable, "script.py"], tmp_path).succeeded()
