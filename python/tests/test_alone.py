@@ -231,6 +231,9 @@ sampler = torch.utils.data.WeightedRandomSampler([1.0] * 600 + [0.0] * 600, 1200
 batches = list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
 assert len(batches) == 60 and max(max(b) for b in batches) < 600
 assert batches == list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
+other = torch.utils.data.RandomSampler(train_set)
+job.loader(train_set, batch_size=20, sampler=other, steps=2)
+assert len(job.loader(train_set, batch_size=20, sampler=other)._deal(0)) == 60
 """
     run_alone(tmp_path, script).succeeded()
 

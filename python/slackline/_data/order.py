@@ -104,6 +104,13 @@ class Drawn:
         self._last: List[Any] = []
         self._in_order = has_own_random(order)
 
+    def want(self, most: Optional[int]) -> None:
+        """Of each epoch from now on it has so much at least."""
+        if most is None or self._most is None:
+            self._most = None
+        else:
+            self._most = max(self._most, most)
+
     def of(self, epoch: int) -> List[Any]:
         """What is drawn for the epoch. With random numbers of its own, not for an earlier one again."""
         if epoch == self._epoch:
@@ -129,6 +136,7 @@ class Orders:
     def of(self, order: Iterable[Any], most: Optional[int] = None) -> Drawn:
         """What the sampler draws, ``most`` of it in an epoch."""
         drawn = self._drawn.pop(id(order), None) or Drawn(order, self._seed, most)
+        drawn.want(most)
         self._drawn[id(order)] = drawn
         while len(self._drawn) > _ORDERS_MAX:  # A script may make one for each epoch.
             del self._drawn[next(iter(self._drawn))]
