@@ -248,6 +248,8 @@ def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
     assert "which worker of c.textproto is this? Give index" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join(index=1)")
     assert "index 1 of which config?" in ended.output
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', '1.5')")
+    assert "index is '1.5'; a number from 0, 'auto', or 'auto+N' is required" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', 0)")
     assert "c.textproto" in ended.output and ended.code == 1
     auto = "import os, slackline\nos.environ.update({})\nslackline.join('c.textproto', 'auto')"
