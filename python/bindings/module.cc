@@ -188,7 +188,6 @@ NB_MODULE(_core, m) {
   // A script keeps its job until the process ends.
   nb::set_leak_warnings(false);
   m.attr("version") = VersionNumber();
-  m.attr("commit") = BuildCommit();
   m.attr("has_gpu_code") = HasGpuCode();
   nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
   nb::exception<JobSuspended>(m, "JobSuspended", m.attr("JobError"));
@@ -453,6 +452,7 @@ NB_MODULE(_core, m) {
   m.def("place_in_step", &PlaceInStep, "clock"_a);
   m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
   m.def("config_fields", &ConfigFields, "text"_a, "file_name"_a);
+  m.attr("default_seed") = config::Train().seed();
   m.attr("place_before_all") = kPlaceBeforeAll;
   m.def("gather_bytes_max", &GatherBytesMax, "workers"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),

@@ -169,7 +169,7 @@ class Alone:
     rank = 0
     world_size = 1
     threads: Optional[int] = None
-    seed = 1
+    seed: int = _core.default_seed
     epochs: Optional[float] = None
     max_steps: Optional[int] = None
     mode = "alone"
