@@ -10,13 +10,11 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/blas/open_blas.h"
 #include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"

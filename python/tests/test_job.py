@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from support import BIN, CONFIG, HANGS, LOOP, POINTS, USUAL, run, run_alone, run_job
+from support import BIN, CONFIG, HANGS, POINTS, USUAL, run, run_alone, run_job
 
 import slackline
 

@@ -12,7 +12,7 @@ plain PyTorch has to be small beside the way that training has gone.
 import dataclasses
 import re
 import textwrap
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 import forked
 import pytest
