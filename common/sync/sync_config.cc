@@ -135,4 +135,16 @@ bool MayAllReduce(const config::Sync& sync) {
   return std::any_of(sync.phase().begin(), sync.phase().end(), reduces);
 }
 
+bool StepsTogether(const config::Sync& sync) {
+  const auto together = [](const auto& block) {
+    const sync::Mode mode = ConfiguredMode(block);
+    const ModeRule& rule = RuleOf(mode);
+    return IsDoneTogether(rule.StepOf(0)) ||
+           (rule.holds_gradients() && rule.spare_workers(mode) == 0);
+  };
+  if (sync.has_auto_()) return false;
+  if (sync.phase_size() == 0) return together(sync);
+  return std::all_of(sync.phase().begin(), sync.phase().end(), together);
+}
+
 }  // namespace slackline

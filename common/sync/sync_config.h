@@ -15,5 +15,9 @@ void CheckModes(const config::Sync& sync, int workers,
 
 // Whether steps may be reduced among the workers, without the servers.
 bool MayAllReduce(const config::Sync& sync);
+// Whether each mode has all workers do the same steps at the same time, each of
+// them with the gradients of all: so that they may wait for each other in a
+// step.
+bool StepsTogether(const config::Sync& sync);
 
 }  // namespace slackline

@@ -10,23 +10,26 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/blas/open_blas.h"
+#include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/config/parse_text.h"
 #include "common/inspection/stack_taker.h"
 #include "common/io/safetensors.h"
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/process/engine_index.h"
+#include "common/sync/sync_config.h"
 #include "common/version.h"
+#include "google/protobuf/descriptor.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gpu_parameters.h"
+#include "python/bindings/lone_worker.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
 #include "worker/core/program_place.h"
@@ -39,7 +42,7 @@ using nb::literals::operator""_a;
 namespace slackline::python {
 namespace {
 
-// The rule of an optimizer, applied in this process.
+// The rule of an optimizer.
 class Rule {
  public:
   explicit Rule(const std::string& text)
@@ -50,55 +53,34 @@ class Rule {
   double learning_rate() const { return optimizer_.learning_rate(); }
   std::optional<double> momentum() const { return optimizer_.momentum(); }
   RuleFields fields() const { return FieldsOf(config_); }
-  void Apply(FloatArray values, FloatArray gradient,
-             std::vector<FloatArray> slots, const StepOptions& options,
-             int64_t update) const {
-    Optimizer::ApplyArgs args;
-    bool fits = slots.size() == static_cast<size_t>(this->slots()) &&
-                gradient.size() == values.size() && update >= 1;
-    for (size_t i = 0; i < slots.size() && fits; ++i) {
-      fits = slots[i].size() == values.size();
-      args.slots[i] = slots[i].data();
-    }
-    if (!fits) throw nb::value_error("sizes or number of slots do not fit");
-    if (const std::string fault = FaultOf(options); !fault.empty())
-      throw nb::value_error(fault.c_str());
-    ThrowIfBad(CheckMomentum(options, optimizer_, "table"));
-    args.in = values.data();
-    args.out = values.data();
-    const auto* const bytes =
-        reinterpret_cast<const std::byte*>(gradient.data());
-    args.gradients = absl::MakeConstSpan(&bytes, 1);
-    args.elements = values.size();
-    args.numbers = {
-        .learning_rate = optimizer_.learning_rate() * options.rate_factor,
-        .momentum = options.momentum};
-    args.update_count = update;
-    const nb::gil_scoped_release released;
-    optimizer_.Apply(args);
-  }
 
  private:
   const config::Optimizer config_;
   const Optimizer optimizer_;
 };
 
+// Epoch and places [begin, end) in its order.
+using Places = std::tuple<int64_t, int64_t, int64_t>;
+Places TupleOf(const ExampleRange& range) {
+  return {range.epoch, range.begin, range.end};
+}
+
 class PythonSampler {
  public:
   PythonSampler(int64_t examples, int64_t batch_size, int rank,
-                int64_t world_size, uint64_t seed, bool elastic)
+                int64_t world_size, uint64_t seed, bool elastic, bool shuffle)
       : examples_(examples),
         sampler_(ValueOrThrow(Sampler::Create({.examples = examples,
                                                .batch_size = batch_size,
                                                .rank = Rank{rank},
                                                .world_size = world_size,
                                                .seed = seed,
-                                               .elastic = elastic}))) {}
+                                               .elastic = elastic,
+                                               .shuffle = shuffle}))) {}
   int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
-  std::vector<int64_t> Batch(Clock step) {
+  Places PlacesOf(Clock step) const {
     if (step < 0) throw nb::value_error("a step is at least 0");
-    const absl::Span<const int64_t> rows = sampler_.Batch(step);
-    return {rows.begin(), rows.end()};
+    return TupleOf(sampler_.PlacesOf(step));
   }
   std::vector<int64_t> At(int64_t epoch, int64_t begin, int64_t end) {
     if (epoch < 0 || begin < 0 || begin > end || end > examples_)
@@ -128,11 +110,9 @@ Session::Scores ScoresOf(const std::map<std::string, double>& values) {
 }
 
 using StateBytes = std::pair<int64_t, std::vector<nb::bytearray>>;
-std::optional<std::vector<StateBytes>> StatesOf(Worker& worker) {
-  const std::optional<std::vector<TableState>> states = worker.OptimizerState();
-  if (!states.has_value()) return std::nullopt;
+std::vector<StateBytes> BytesOf(const std::vector<TableState>& states) {
   std::vector<StateBytes> all;
-  for (const TableState& state : *states) {
+  for (const TableState& state : states) {
     auto& [updates, slots] = all.emplace_back();
     updates = state.updates;
     for (const Payload& slot : state.slots)
@@ -141,12 +121,35 @@ std::optional<std::vector<StateBytes>> StatesOf(Worker& worker) {
   return all;
 }
 
+// Examples of an epoch, and in all.
+using Elastic = std::tuple<int64_t, int64_t>;
+std::optional<ElasticSampling> SamplingOf(const std::optional<Elastic>& elastic,
+                                          int64_t batch_size) {
+  if (!elastic.has_value()) return std::nullopt;
+  return ElasticSampling{.examples = std::get<0>(*elastic),
+                         .batch_size = batch_size,
+                         .total = std::get<1>(*elastic)};
+}
+
 config::Train TrainOf(std::optional<double> epochs,
                       std::optional<int64_t> max_steps) {
   config::Train train;
   if (epochs.has_value()) train.set_epochs(*epochs);
   if (max_steps.has_value()) train.set_max_steps(*max_steps);
   return train;
+}
+
+// What the text of a config has, by the names of its fields.
+std::vector<std::string> ConfigFields(const std::string& text,
+                                      const std::string& file_name) {
+  config::ClusterConfig config;
+  FieldOrigins origins(file_name);
+  ThrowIfBad(ParseConfigText(text, file_name, &config, &origins));
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  config.GetReflection()->ListFields(config, &fields);
+  std::vector<std::string> names;
+  for (const auto* const field : fields) names.emplace_back(field->name());
+  return names;
 }
 
 // As JobLengthOf(), of what is given.
@@ -183,7 +186,6 @@ NB_MODULE(_core, m) {
   // A script keeps its job until the process ends.
   nb::set_leak_warnings(false);
   m.attr("version") = VersionNumber();
-  m.attr("commit") = BuildCommit();
   m.attr("has_gpu_code") = HasGpuCode();
   nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
   nb::exception<JobSuspended>(m, "JobSuspended", m.attr("JobError"));
@@ -222,15 +224,11 @@ NB_MODULE(_core, m) {
       .def_prop_ro(
           "is_done_together",
           [](const Session::Step& step) { return IsDoneTogether(step.kind); })
-      // Epoch and places [begin, end) in its order; None without elastic
-      // sampling.
+      // None without elastic sampling.
       .def_prop_ro("examples",
-                   [](const Session::Step& step)
-                       -> std::optional<std::tuple<int64_t, int64_t, int64_t>> {
+                   [](const Session::Step& step) -> std::optional<Places> {
                      if (!step.examples.has_value()) return std::nullopt;
-                     return std::tuple(step.examples->epoch,
-                                       step.examples->begin,
-                                       step.examples->end);
+                     return TupleOf(*step.examples);
                    });
   nb::class_<Session::Evaluation>(m, "Evaluation")
       .def_ro("clock", &Session::Evaluation::clock);
@@ -298,6 +296,8 @@ NB_MODULE(_core, m) {
                      return train.max_steps();
                    })
       .def_prop_ro("mode", [](Worker& w) { return ModeText(w.config()); })
+      .def_prop_ro("steps_together",
+                   [](Worker& w) { return StepsTogether(w.config().sync()); })
       .def_prop_ro("optimizer",
                    [](Worker& w) { return OptimizerOf(w.config()); })
       .def(
@@ -305,20 +305,15 @@ NB_MODULE(_core, m) {
           [](Worker& w, std::shared_ptr<Parameters> parameters,
              int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
              std::string data, std::string data_hash,
-             std::optional<std::tuple<int64_t, int64_t>> elastic,
-             bool by_table) {
-            Worker::Work work{.steps_total = steps_total,
-                              .steps_per_epoch = steps_per_epoch,
-                              .batch_size = batch_size,
-                              .data = std::move(data),
-                              .data_hash = std::move(data_hash),
-                              .step_by_table = by_table};
-            if (elastic.has_value()) {
-              work.elastic = {.examples = std::get<0>(*elastic),
-                              .batch_size = batch_size,
-                              .total = std::get<1>(*elastic)};
-            }
-            w.Open(std::move(parameters), work);
+             std::optional<Elastic> elastic, bool by_table) {
+            w.Open(std::move(parameters),
+                   {.steps_total = steps_total,
+                    .steps_per_epoch = steps_per_epoch,
+                    .batch_size = batch_size,
+                    .data = std::move(data),
+                    .data_hash = std::move(data_hash),
+                    .elastic = SamplingOf(elastic, batch_size),
+                    .step_by_table = by_table});
           },
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
           "data"_a, "data_hash"_a = "", "elastic"_a = nb::none(),
@@ -346,10 +341,14 @@ NB_MODULE(_core, m) {
       // Of each table: updates, and slots as tensors on the host.
       .def("begin_with", &Worker::BeginWith, "states"_a)
       // The same with slots as bytes; None if the job has finished.
-      .def("optimizer_state", &StatesOf)
+      .def("optimizer_state",
+           [](Worker& w) -> std::optional<std::vector<StateBytes>> {
+             const auto states = w.OptimizerState();
+             if (!states.has_value()) return std::nullopt;
+             return BytesOf(*states);
+           })
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
-      .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
       .def("begins_in_epoch", &Worker::BeginsInEpoch)
       .def(
           "evaluated",
@@ -374,6 +373,27 @@ NB_MODULE(_core, m) {
       .def_prop_ro("may_suspend", &Worker::may_suspend)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
+  nb::class_<LoneWorker>(m, "LoneWorker")
+      .def(
+          "__init__",
+          [](LoneWorker* self, std::shared_ptr<Parameters> parameters,
+             int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
+             std::optional<Elastic> elastic) {
+            new (self)
+                LoneWorker(std::move(parameters),
+                           {.length = {.steps_total = steps_total,
+                                       .steps_per_epoch = steps_per_epoch},
+                            .elastic = SamplingOf(elastic, batch_size)});
+          },
+          "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
+          "elastic"_a = nb::none())
+      .def_prop_ro("clock", &LoneWorker::clock)
+      .def("next", &LoneWorker::Next)
+      .def("finish_step", &LoneWorker::FinishStep, "gradients"_a, "options"_a)
+      .def("begin_with", &LoneWorker::BeginWith, "states"_a)
+      .def("optimizer_state",
+           [](LoneWorker& w) { return BytesOf(w.OptimizerState()); });
+
   // What travels with a gradient.
   nb::class_<StepOptions>(m, "StepOptions")
       .def(
@@ -394,16 +414,14 @@ NB_MODULE(_core, m) {
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
       .def_prop_ro("momentum", &Rule::momentum)
-      .def_prop_ro("fields", &Rule::fields)
-      .def("apply", &Rule::Apply, "values"_a, "gradient"_a, "slots"_a,
-           "options"_a, "update"_a);
+      .def_prop_ro("fields", &Rule::fields);
 
   nb::class_<PythonSampler>(m, "Sampler")
-      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool>(),
+      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool, bool>(),
            "examples"_a, "batch_size"_a, "rank"_a, "world_size"_a, "seed"_a,
-           "elastic"_a)
+           "elastic"_a, "shuffle"_a)
       .def_prop_ro("steps_per_epoch", &PythonSampler::steps_per_epoch)
-      .def("batch", &PythonSampler::Batch, "step"_a)
+      .def("places", &PythonSampler::PlacesOf, "step"_a)
       .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
   // Of "auto" and "auto+4"; none of others.
@@ -431,7 +449,10 @@ NB_MODULE(_core, m) {
   // Where collectives find each other.
   m.def("place_in_step", &PlaceInStep, "clock"_a);
   m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
+  m.def("config_fields", &ConfigFields, "text"_a, "file_name"_a);
+  m.attr("default_seed") = config::Train().seed();
   m.attr("place_before_all") = kPlaceBeforeAll;
+  m.def("gather_bytes_max", &GatherBytesMax, "workers"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
   m.def("elastic_length", &ElasticLength, "epochs"_a.none(),

@@ -8,7 +8,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
 #include "common/process/address_limit.h"
@@ -392,8 +391,6 @@ int64_t Worker::BeginsInEpoch() {
   ThrowIfBad(epoch.status());
   return *epoch;
 }
-
-size_t Worker::gather_bytes_max() const { return GatherBytesMax(workers_); }
 
 std::optional<Worker::Gathered> Worker::Gather(uint64_t place, uint32_t number,
                                                nb::bytes payload) {

@@ -122,7 +122,6 @@ class Worker {
   using Gathered = std::vector<std::pair<int32_t, nanobind::bytes>>;
   std::optional<Gathered> Gather(uint64_t place, uint32_t number,
                                  nanobind::bytes payload);
-  size_t gather_bytes_max() const;
   // Before Open(): the epoch in which a worker that joins now begins. Errors as
   // of Gather(). Waits without the GIL.
   int64_t BeginsInEpoch();

@@ -143,7 +143,7 @@ class Job:
     def _synchronise_batch_norm(self, module: torch.nn.Module) -> None:
         together = self.world_size > 1
         names = _sync_batch_norm.take_over(module, self._exchange if together else None)
-        if names and together and not self._loop.replicas.in_step_together:
+        if names and together and not self._world.steps_together:
             raise ValueError(
                 f"job.model(): '{names[0]}' is a SyncBatchNorm, which waits for the batches of all workers, and in "
                 f"{self.mode} each is at another step; use --mode bsp or allreduce, or BatchNorm, whose means are "

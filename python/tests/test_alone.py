@@ -231,6 +231,9 @@ sampler = torch.utils.data.WeightedRandomSampler([1.0] * 600 + [0.0] * 600, 1200
 batches = list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
 assert len(batches) == 60 and max(max(b) for b in batches) < 600
 assert batches == list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
+other = torch.utils.data.RandomSampler(train_set)
+job.loader(train_set, batch_size=20, sampler=other, steps=2)
+assert len(job.loader(train_set, batch_size=20, sampler=other)._deal(0)) == 60
 """
     run_alone(tmp_path, script).succeeded()
 
@@ -245,6 +248,8 @@ def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
     assert "which worker of c.textproto is this? Give index" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join(index=1)")
     assert "index 1 of which config?" in ended.output
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', '1.5')")
+    assert "index is '1.5'; a number from 0, 'auto', or 'auto+N' is required" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', 0)")
     assert "c.textproto" in ended.output and ended.code == 1
     auto = "import os, slackline\nos.environ.update({})\nslackline.join('c.textproto', 'auto')"
@@ -279,7 +284,7 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
     lost, called = [2, 3], []
     finish_step, gather = worlds.Alone.finish_step, worlds.Alone.gather
     def lose(self, gradients, factors, skipped):
-        if lost and self._clock == lost[0]:
+        if lost and self._worker.clock == lost[0]:
             lost.pop(0)
             return False
         return finish_step(self, gradients, factors, skipped)
@@ -311,7 +316,7 @@ from slackline._loop import worlds
 lost = [int(clock) for clock in sys.argv[1:]]
 finish_step = worlds.Alone.finish_step
 def lose(self, gradients, factors, skipped):
-    if lost and self._clock == lost[0]:
+    if lost and self._worker.clock == lost[0]:
         lost.pop(0)
         return False
     return finish_step(self, gradients, factors, skipped)

@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import pathlib
 import random
 import types
 

@@ -531,10 +531,12 @@ def test_alone_an_order_of_one_s_own_is_followed(tmp_path):
     assert [number for step in steps for number in step] == [int(number) for number in drawn.split(",")]
 
 
-def test_a_sampler_that_draws_another_number_is_refused(tmp_path):
-    script = DRAWN.replace("return 900", "return 901").replace("BATCH", "35").replace("PACE", "pass")
-    ended = run_alone(tmp_path, script)
-    assert ended.code == 1 and "has drawn 900 examples for epoch 0, and its length is 901" in ended.output
+@pytest.mark.parametrize("length, elastic, required", [(901, "True", 901), (935, "False", 910)])
+def test_a_sampler_that_draws_another_number_is_refused(tmp_path, length, elastic, required):
+    script = DRAWN.replace("return 900", f"return {length}").replace("BATCH", "35").replace("PACE", "pass")
+    ended = run_alone(tmp_path, script.replace("elastic=True", f"elastic={elastic}"))
+    said = f"the sampler has drawn 900 examples for epoch 0, and {required} are required"
+    assert ended.code == 1 and said in ended.output, ended.output
 
 
 def test_all_loaders_of_a_job_have_equally_many_examples(tmp_path):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from support import BIN, CONFIG, HANGS, LOOP, POINTS, USUAL, run, run_alone, run_job
+from support import BIN, CONFIG, HANGS, POINTS, USUAL, run, run_alone, run_job
 
 import slackline
 
@@ -369,6 +369,15 @@ def test_the_port_of_a_job_under_torchrun_is_held_until_its_server_listens():
             server.listen()
 
 
+@pytest.mark.parametrize("text", ['job: "mine"\nserver { }', 'job: "mine" worker { count: 2 }'])
+def test_a_config_for_torchrun_has_no_processes(tmp_path, text):
+    (tmp_path / "c.textproto").write_text(text)
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "1"}
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto')", env=variables)
+    named = "server" if "server" in text else "worker"
+    assert f"c.textproto: {named}: torchrun says which processes there are" in ended.output and ended.code == 1
+
+
 def test_torchrun_s_variables_make_a_job(tmp_path):
     ends, outputs = as_torchrun(tmp_path, USUAL.replace("join()", "join(mode='ssp:1', out='.')"))
     assert ends == [0, 0, 0], outputs
@@ -423,6 +432,17 @@ def train(rate):
 def fail():
     slackline.join()
     raise ValueError("not today")
+def lose_the_last():
+    import torch
+    job = slackline.join(on_error="leave job")
+    net = job.model(torch.nn.Linear(4, 2))
+    opt = job.optimizer(net, slackline.Adam(lr=0.01))
+    for (x,) in job.loader(torch.utils.data.TensorDataset(torch.ones(200, 4)), 10):
+        assert job.rank < 2 or job.steps == 0, "lost"
+        opt.zero_grad()
+        net(x).square().mean().backward()
+        opt.step()
+    return job.rank
 if __name__ == "__main__":
     assert slackline.launch(train, 0.01, workers=3) == [(0, 3), (1, 3), (2, 3)]
     try:
@@ -430,6 +450,7 @@ if __name__ == "__main__":
     except slackline.JobError as error:
         assert "not today" in str(error), error
         print("said")
+    assert slackline.launch(lose_the_last, workers=3, mode="asp") == [0, 1, None]
 """
     (tmp_path / "script.py").write_text(script)
     ended = run([sys.executable, "script.py"], tmp_path).succeeded()

@@ -81,6 +81,23 @@ def with_what_it_knows(name, **options):
     return lambda p: make(p, **{option: value for option, value in options.items() if option in known})
 
 
+class Applied:
+    """Values that a rule updates, as those of a script alone."""
+
+    def __init__(self, rule, values):
+        self.values = values.clone()
+        table = _core.Table("values", list(values.shape), self.values, rule.text())
+        self._worker = _core.LoneWorker(_core.Parameters([table]), 1000, 1000, 1)
+
+    def step(self, gradient):
+        self._worker.next()
+        self._worker.finish_step([gradient], [_core.StepOptions()])
+
+    def state(self):
+        ((updates, slots),) = self._worker.optimizer_state()
+        return optimizer_state.TableState(updates, [torch.frombuffer(slot, dtype=torch.float32) for slot in slots])
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -114,16 +131,14 @@ def test_each_step_and_state_is_that_of_torch_optim(make):
     parameter = torch.nn.Parameter(torch.randn(37, generator=generator))
     of_torch = make([parameter])
     rule = rules.rule_of_group(of_torch, of_torch.param_groups[0])
-    core = _core.Rule(rule.text())
-    values = parameter.detach().clone()
-    slots = [torch.zeros(37) for _ in range(core.slots)]
+    ours = Applied(rule, parameter.detach())
     for update in range(1, 41):
         gradient = torch.randn(37, generator=generator)
         parameter.grad = gradient.clone()
         of_torch.step()
-        core.apply(values, gradient, slots, _core.StepOptions(), update)
-        assert torch.allclose(values, parameter, rtol=1e-5, atol=2e-6), update
-        named = optimizer_state.to_torch(rule, optimizer_state.TableState(update, slots))
+        ours.step(gradient)
+        assert torch.allclose(ours.values, parameter, rtol=1e-5, atol=2e-6), update
+        named = optimizer_state.to_torch(rule, ours.state())
         state = {key: value for key, value in of_torch.state[parameter].items() if value is not None}
         if rule.name == "SGD":
             state.pop("step", None)
@@ -138,20 +153,18 @@ def test_each_step_and_state_is_that_of_torch_optim(make):
 def test_lion_is_the_published_rule():
     # Chen et al. 2023, algorithm 2, in float64.
     rule = slackline.Lion(lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
-    core = _core.Rule(rule.text())
     generator = torch.Generator().manual_seed(1)
-    values = torch.randn(37, generator=generator)
-    theta, m = values.double(), torch.zeros(37, dtype=torch.float64)
-    slots = [torch.zeros(37)]
+    ours = Applied(rule, torch.randn(37, generator=generator))
+    theta, m = ours.values.double(), torch.zeros(37, dtype=torch.float64)
     for update in range(1, 41):
         gradient = torch.randn(37, generator=generator)
         gradient[0] = 0.0
         c = 0.8 * m + (1 - 0.8) * gradient.double()
         theta = theta - 0.01 * (torch.sign(c) + 0.1 * theta)
         m = 0.95 * m + (1 - 0.95) * gradient.double()
-        core.apply(values, gradient, slots, _core.StepOptions(), update)
-        assert torch.allclose(values.double(), theta, rtol=1e-5, atol=1e-6)
-        assert torch.allclose(slots[0].double(), m, rtol=1e-5, atol=1e-6)
+        ours.step(gradient)
+        assert torch.allclose(ours.values.double(), theta, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(ours.state().slots[0].double(), m, rtol=1e-5, atol=1e-6)
 
 
 class Named(torch.optim.SGD):

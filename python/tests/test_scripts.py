@@ -12,7 +12,7 @@ plain PyTorch has to be small beside the way that training has gone.
 import dataclasses
 import re
 import textwrap
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 import forked
 import pytest
@@ -226,6 +226,16 @@ ROWS: List[Row] = [
         between="norms.append(float(sum(p.grad.norm() ** 2 for p in net.parameters()) ** 0.5))\n"
         "first.append(net[0].weight.grad.detach().cpu().numpy().mean())",
         end="assert len(norms) == len(first) and all(n > 0 for n in norms)",
+    ),
+    row(
+        "a hook that takes the gradient away, as of an optimizer that steps in backward",
+        build="nodes = []  # A hook lives as long as they do.",
+        before="""w = net[0].weight
+if hasattr(w, "register_post_accumulate_grad_hook"):
+    w.register_post_accumulate_grad_hook(lambda w: setattr(w, "grad", None))
+else:
+    nodes.append(w.expand_as(w).grad_fn.next_functions[0][0])
+    nodes[0].register_hook(lambda *_: setattr(w, "grad", None))""",
     ),
     row("tensor hooks that clamp", setup=PARAMETERS + "p.register_hook(lambda g: g.clamp(-0.01, 0.01))"),
     row("two backward calls in a step", backward="(loss / 4).backward(retain_graph=True); (loss * 0.75).backward()"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/example_range.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -10,6 +11,12 @@ namespace {
 
 // So that sums of positions stay far from the end of 64 bits.
 constexpr int64_t kPositionMax = int64_t{1} << 60;
+
+ElasticSampling SamplingOf(const wire::Elastic& elastic) {
+  return {.examples = elastic.examples(),
+          .batch_size = elastic.batch_size(),
+          .total = elastic.total()};
+}
 
 }  // namespace
 
@@ -134,11 +141,7 @@ std::optional<GrantBook::Range> GrantBook::Take() {
     return range;
   }
   if (next_ == elastic_->total()) return std::nullopt;
-  const int64_t in_epoch = next_ % elastic_->examples();
-  range.begin = next_;
-  range.end =
-      next_ + std::min({elastic_->batch_size(), elastic_->examples() - in_epoch,
-                        elastic_->total() - next_});
+  range = {.begin = next_, .end = EndOfRange(SamplingOf(*elastic_), next_)};
   next_ = range.end;
   return range;
 }
@@ -146,10 +149,11 @@ std::optional<GrantBook::Range> GrantBook::Take() {
 wire::GrantedExamples GrantBook::GrantOf(const Range& range) const {
   wire::GrantedExamples granted;
   wire::Examples& examples = *granted.mutable_examples();
-  const int64_t epoch = range.begin / elastic_->examples();
-  examples.set_epoch(epoch);
-  examples.set_begin(range.begin - epoch * elastic_->examples());
-  examples.set_end(range.end - epoch * elastic_->examples());
+  const ExampleRange places =
+      PlacesOf(SamplingOf(*elastic_), range.begin, range.end);
+  examples.set_epoch(places.epoch);
+  examples.set_begin(places.begin);
+  examples.set_end(places.end);
   return granted;
 }
 

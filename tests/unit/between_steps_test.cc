@@ -1,9 +1,15 @@
 // Goal: what is due between two steps of a worker: which models are evaluated
 // and kept, which parts of a checkpoint, where the program is said to go on,
-// how long a change has taken, and which tables of an open step have come.
+// how long a change has taken, and which tables of an open step have come; and
+// what a worker without a job does.
 // Method: clocks and views by hand.
 #include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/must.h"
@@ -11,6 +17,7 @@
 #include "worker/core/change_times.h"
 #include "worker/core/cut_duties.h"
 #include "worker/core/evaluations.h"
+#include "worker/core/lone_steps.h"
 #include "worker/core/program_place.h"
 #include "worker/core/step_tables.h"
 
@@ -48,6 +55,68 @@ TEST(EvaluationsTest, TheJobBeforeHasEvaluatedWhereItStopped) {
   evaluations.BeginAfter(10);
   EXPECT_FALSE(evaluations.IsDue(10, kEnd));
   EXPECT_TRUE(evaluations.IsDue(15, kEnd));
+}
+
+// "0 1 evaluate 2 3 conclude", with the examples of steps as "0:0[0,4)".
+std::string TasksOf(const LoneSteps::Options& options) {
+  LoneSteps steps(options);
+  std::vector<std::string> texts;
+  while (const std::optional<LoneSteps::Task> task = steps.Next()) {
+    const auto* const step = std::get_if<LoneSteps::Step>(&*task);
+    if (step == nullptr) {
+      texts.emplace_back(std::holds_alternative<LoneSteps::Evaluate>(*task)
+                             ? "evaluate"
+                             : "conclude");
+      continue;
+    }
+    texts.push_back(absl::StrCat(step->clock));
+    if (step->examples.has_value()) {
+      absl::StrAppend(&texts.back(), ":", step->examples->epoch, "[",
+                      step->examples->begin, ",", step->examples->end, ")");
+    }
+    steps.OnStep();
+  }
+  EXPECT_FALSE(steps.Next().has_value());
+  return absl::StrJoin(texts, " ");
+}
+
+TEST(LoneStepsTest, EvaluatesEverySoOftenButNotAtTheEndWhichConcludes) {
+  EXPECT_EQ(TasksOf({.steps_total = 4, .evaluate_every = 2}),
+            "0 1 evaluate 2 3 conclude");
+  EXPECT_EQ(TasksOf({.steps_total = 3, .evaluate_every = 2}),
+            "0 1 evaluate 2 conclude");
+  EXPECT_EQ(TasksOf({.steps_total = 1, .evaluate_every = 9}), "0 conclude");
+}
+
+TEST(LoneStepsTest, ElasticStepsEndWithTheirEpochAndTheJobWithItsExamples) {
+  const auto tasks = [](int64_t total) {
+    return TasksOf({.evaluate_every = 3,
+                    .elastic = ElasticSampling{
+                        .examples = 10, .batch_size = 4, .total = total}});
+  };
+  EXPECT_EQ(tasks(20),
+            "0:0[0,4) 1:0[4,8) 2:0[8,10) evaluate 3:1[0,4) 4:1[4,8) 5:1[8,10) "
+            "conclude");
+  EXPECT_EQ(tasks(15),
+            "0:0[0,4) 1:0[4,8) 2:0[8,10) evaluate 3:1[0,4) 4:1[4,5) conclude");
+  EXPECT_EQ(tasks(10), "0:0[0,4) 1:0[4,8) 2:0[8,10) conclude");
+  EXPECT_EQ(tasks(1), "0:0[0,1) conclude");
+}
+
+TEST(LoneStepsTest, AStepThatWasNotDoneComesAgainAndItsEvaluationDoesNot) {
+  LoneSteps steps({.steps_total = 2, .evaluate_every = 1});
+  const auto is_step = [&](Clock clock) {
+    const std::optional<LoneSteps::Task> task = steps.Next();
+    const auto* const step = std::get_if<LoneSteps::Step>(&*task);
+    return step != nullptr && step->clock == clock;
+  };
+  EXPECT_TRUE(is_step(0));
+  steps.OnStep();
+  EXPECT_TRUE(std::holds_alternative<LoneSteps::Evaluate>(*steps.Next()));
+  EXPECT_TRUE(is_step(1));
+  EXPECT_TRUE(is_step(1));
+  steps.OnStep();
+  EXPECT_EQ(steps.clock(), 2);
 }
 
 class CutDutiesTest : public ::testing::Test {

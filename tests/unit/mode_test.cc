@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sync/modes/mode_rule.h"
+#include "common/sync/sync_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/cluster.pb.h"
@@ -116,6 +117,30 @@ TEST(ModeTest, OnlyGivenDelaysAreOfAWholeJobAndGiveAPullItsTurn) {
     mode.mutable_delays()->set_given("uniform:8");
     EXPECT_EQ(rule->GivenDelaysOf(mode), given ? "uniform:8" : "");
   }
+}
+
+TEST(ModeTest, StepsAreTogetherWhereEachModeOfTheConfigHasAllWait) {
+  const auto together = [](const std::vector<std::string>& modes) {
+    config::Sync sync;
+    if (modes.size() == 1) PutConfiguredMode(ModeOf(modes[0]), &sync);
+    for (size_t i = 0; i < modes.size() && modes.size() > 1; ++i)
+      PutConfiguredMode(ModeOf(modes[i]), sync.add_phase());
+    return StepsTogether(sync);
+  };
+  EXPECT_TRUE(StepsTogether(config::Sync())) << "it is BSP";
+  EXPECT_TRUE(together({"bsp"}));
+  EXPECT_TRUE(together({"allreduce"}));
+  EXPECT_TRUE(together({"bsp", "allreduce"}));
+  for (const char* const text : {"ssp:3", "asp", "dssp:2:9", "backup:1"}) {
+    EXPECT_FALSE(together({text})) << text;
+    EXPECT_FALSE(together({"bsp", text})) << text;
+  }
+  config::Sync policy;
+  policy.mutable_auto_();
+  EXPECT_FALSE(StepsTogether(policy));
+  config::Sync delays;
+  delays.mutable_delays();
+  EXPECT_FALSE(StepsTogether(delays));
 }
 
 TEST(ModeTest, GivenDelaysAreShownAndAreNoModeToChangeTo) {

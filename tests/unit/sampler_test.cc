@@ -96,6 +96,20 @@ TEST(Sampler, EachEpochTakesEveryExampleOnceInAnotherOrder) {
   EXPECT_EQ(orders.size(), 4);
 }
 
+TEST(Sampler, WithoutShufflingEachEpochHasTheOrderOfTheTrainingSet) {
+  Sampler sampler = *Sampler::Create({.examples = 13,
+                                      .batch_size = 3,
+                                      .rank = Rank{1},
+                                      .world_size = 2,
+                                      .seed = 1,
+                                      .shuffle = false});
+  for (Clock step = 0; step < 6; ++step) {
+    const int64_t begin = step % 2 == 0 ? 3 : 9;
+    EXPECT_THAT(Rows(&sampler, step),
+                testing::ElementsAre(begin, begin + 1, begin + 2));
+  }
+}
+
 TEST(Sampler, IncompleteLastStepIsLeftOut) {
   EXPECT_EQ(Make(23, 2, 0, 4).steps_per_epoch(), 2);
 }

@@ -192,6 +192,31 @@ TEST_F(ElasticWorkerTest, AtTheEndThatTheViewNamesNothingIsAskedFor) {
   EXPECT_TRUE(Calls().back().leave().failure().empty());
 }
 
+TEST_F(ElasticWorkerTest, ByAllReduceAModelIsEvaluatedWhenAnotherStepBegins) {
+  options_.evaluate_every = 1;
+  Join("allreduce");
+  wire::View view = RunningView(3, "allreduce");
+  view.set_elastic(true);
+  Show(view);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+    core.OnConnected(now, effects);
+    core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+  });
+  GiveExamples(0);
+  ASSERT_EQ(Count<WorkerCore::Reduce>(), 1);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnReducing(now);
+    core.OnReduced({.loss = 1, .culprits = {}}, now, effects);
+  });
+  EXPECT_EQ(core_->clock(), 1);
+  EXPECT_EQ(Count<WorkerCore::Evaluate>(), 0) << "it may be the trained model";
+  GiveExamples(4);
+  ASSERT_EQ(Count<WorkerCore::Evaluate>(), 1);
+  EXPECT_EQ(Last<WorkerCore::Evaluate>().clock, 1);
+  EXPECT_EQ(Count<WorkerCore::Reduce>(), 2);
+}
+
 TEST_F(ElasticWorkerTest, ACoordinatorThatRefusesEndsTheWorkerWithItsReason) {
   Begin();
   AnswerNext([](wire::CallReply& reply) {

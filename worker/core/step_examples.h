@@ -24,9 +24,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/example_range.h"
 #include "common/ids.h"
 #include "proto/control.pb.h"
-#include "worker/core/example_range.h"
 
 namespace slackline {
 

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/example_range.h"
 #include "common/ids.h"
 #include "common/sync/modes/step_kind.h"
 #include "common/view/shard_map.h"
 #include "worker/client/client_core.h"
 #include "worker/core/catch_up.h"
-#include "worker/core/example_range.h"
 
 namespace slackline {
 

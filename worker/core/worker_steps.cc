@@ -313,7 +313,6 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   step_examples_.OnStep(by_all_reduce());
   evaluations_.OnStep();
   AskForExamples(parts);
-  if (by_all_reduce()) EvaluateIfDue(parts, nullptr);
   Decide(parts);
 }
 
@@ -596,6 +595,9 @@ void WorkerSteps::StepByAllReduce(const WorkerParts& parts) {
   const bool empty = !again && !step_examples_.HasForStep();
   if (empty && !step_examples_.HasSkip(clock_)) return WaitForExamples(parts);
   TellLaterClock(parts);
+  // Not when the step before is done: with elastic sampling nobody knows then
+  // that it was not the last one.
+  EvaluateIfDue(parts, nullptr);
   if (empty || !place_.has_begun()) SayWhereItGoesOnAt(parts, clock_ + empty);
   step_examples_
       .ForgetSkip();  // Should this step fail, there may be examples then.
@@ -703,7 +705,6 @@ void WorkerSteps::OnStateTaken(const WorkerParts& parts,
   group_.ForgetComputed();
   follower_->TookState();
   change_times_.OnTaken(moved, parts.now);
-  EvaluateIfDue(parts, nullptr);
   Decide(parts);
 }
 

@@ -50,7 +50,8 @@ absl::Span<const int64_t> Sampler::At(int64_t epoch, int64_t begin,
     permutation_.resize(static_cast<size_t>(options_.examples));
     std::iota(permutation_.begin(), permutation_.end(), 0);
     Rng rng = Rng(options_.seed).Fork(absl::StrCat("sampler epoch ", epoch));
-    for (size_t i = permutation_.size(); i > 1; --i) {  // Fisher-Yates.
+    for (size_t i = options_.shuffle ? permutation_.size() : 0; i > 1; --i) {
+      // Fisher-Yates.
       std::swap(permutation_[i - 1], permutation_[rng.Below(i)]);
     }
     epoch_ = epoch;
@@ -59,13 +60,20 @@ absl::Span<const int64_t> Sampler::At(int64_t epoch, int64_t begin,
       .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
-absl::Span<const int64_t> Sampler::Batch(Clock step) {
+ExampleRange Sampler::PlacesOf(Clock step) const {
   SL_CHECK(step >= 0, absl::StrCat("step ", step));
   const int64_t global_batch = step % steps_per_epoch_;
   const int64_t begin = (global_batch * options_.world_size +
                          static_cast<int64_t>(options_.rank)) *
                         options_.batch_size;
-  return At(step / steps_per_epoch_, begin, begin + options_.batch_size);
+  return {.epoch = step / steps_per_epoch_,
+          .begin = begin,
+          .end = begin + options_.batch_size};
+}
+
+absl::Span<const int64_t> Sampler::Batch(Clock step) {
+  const ExampleRange places = PlacesOf(step);
+  return At(places.epoch, places.begin, places.end);
 }
 
 }  // namespace slackline

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/example_range.h"
 #include "common/ids.h"
 
 namespace slackline {
@@ -25,6 +26,8 @@ class Sampler {
     // The coordinator says which places of an epoch's order a step has: any
     // number of examples will do.
     bool elastic = false;
+    // Another order in each epoch; else it is that of the training set.
+    bool shuffle = true;
   };
   // InvalidArgument names the option, its value and its bound; among others
   // when the examples do not make one batch for every worker.
@@ -35,6 +38,9 @@ class Sampler {
   // elastic sampling.
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
 
+  // The places that step `step`, at least 0, has in its epoch's order. Not for
+  // elastic sampling.
+  ExampleRange PlacesOf(Clock step) const;
   // The batch_size rows of step `step`, at least 0. Valid until the next call.
   absl::Span<const int64_t> Batch(Clock step);
   // The rows at the places [begin, end) of this epoch's order, which are in [0,

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "common/example_range.h"
 #include "common/optim/schedule.h"
 #include "proto/cluster.pb.h"
-#include "worker/core/example_range.h"
 
 namespace slackline {
 

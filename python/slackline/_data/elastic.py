@@ -7,8 +7,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional
 import torch
 import torch.utils.data as data
 
-from slackline import _core
-from slackline._data.order import Orders, has_own_random, length
+from slackline._data.order import Orders, Places, has_own_random, length
 from slackline._data.pieces import cut, joined, packed, unpacked
 from slackline._loop.worlds import World
 
@@ -59,14 +58,12 @@ class Elastic:
         self._dataset = dataset
         self._accumulate = accumulate
         self._step = batch_size * accumulate
-        self._shuffle = shuffle
         # Of an epoch.
         drawn = None if sampler is None else length(sampler, "sampler", None)
         self.examples = len(dataset) if drawn is None else drawn  # type: ignore[arg-type]
-        self._order = _core.Sampler(
-            self.examples, batch_size, world.rank, world.world_size, world.seed, True
-        )
-        self._drawn = None if sampler is None else orders.of(sampler)
+        self._places = Places(self.examples, self._step, world, shuffle, elastic=True)
+        if sampler is not None:
+            self._places.take_order(orders.of(sampler), self.examples)
         self._open_loading({name: value for name, value in options.items() if name in _LOADING})
 
     def _open_loading(self, options: Dict[str, Any]) -> None:
@@ -112,7 +109,7 @@ class Elastic:
 
     def batches(self, loader: Iterable[Any], epoch: int, begin: int, end: int) -> Iterator[Any]:
         """Those of a step that has the places [begin, end) of an epoch's order."""
-        parts = cut(self._rows(epoch, begin, end), self._accumulate)
+        parts = cut(self._places.between(epoch, begin, end), self._accumulate)
         pieces = [cut(part, max(self._processes, 1)) for part in parts]
         self._pieces[:] = [piece for of_part in pieces for piece in of_part]
         loaded = iter(()) if self._direct else iter(loader)
@@ -128,14 +125,3 @@ class Elastic:
         if self._collate is not None and self._processes:
             return self._collate(unpacked(pieces))
         return joined(pieces)
-
-    def _rows(self, epoch: int, begin: int, end: int) -> List[int]:
-        if self._drawn is None:
-            return self._order.at(epoch, begin, end) if self._shuffle else list(range(begin, end))
-        drawn = self._drawn.of(epoch)
-        if len(drawn) != self.examples:
-            raise ValueError(
-                f"job.loader(): the sampler has drawn {len(drawn)} examples for epoch "
-                f"{epoch}, and its length is {self.examples}"
-            )
-        return [int(row) for row in drawn[begin:end]]

@@ -11,7 +11,7 @@ import torch.utils.data as data
 
 from slackline import _core, _files
 from slackline._data.elastic import Elastic
-from slackline._data.order import Drawn, Orders, digest, length
+from slackline._data.order import Drawn, Orders, Places, digest, length
 from slackline._loop.step_loop import StepLoop
 
 
@@ -92,12 +92,10 @@ class Loader:
         self.batch_size = batch_size
         self.accumulate = accumulate
         self._shuffle = shuffle
-        self._sampler = sampler
         self._batch_sampler = batch_sampler
         # What the script's own order has for an epoch.
         order = batch_sampler if batch_sampler is not None else sampler
         self._drawn: Optional[Drawn] = None
-        self._own: Optional[_core.Sampler] = None
         self._epoch = -1  # Of the batches in _rest.
         self._rest = _Rest()
         if accumulate < 1 or batch_size < 1:
@@ -126,18 +124,16 @@ class Loader:
             self.steps_per_epoch = steps
             self._loader = data.DataLoader(dataset, batch_size=batch_size, **loader_options)
             return
+        # Of what the order has, batches or examples.
+        each = 1 if batch_sampler is not None else batch_size
+        share = accumulate * self._world.world_size * each
+        count = len(dataset) if order is None else self._length(order, share, each, steps)
+        self._places = Places(count, accumulate * each, self._world, shuffle)
+        self.steps_per_epoch = self._limited(self._places.steps_per_epoch, steps)
         if order is not None:
-            each = 1 if batch_sampler is not None else batch_size
-            share = accumulate * self._world.world_size
-            drawn = length(order, "batch_sampler" if batch_sampler is not None else "sampler", steps)
-            self.steps_per_epoch = self._steps_of(steps * share if drawn is None else drawn // each, steps)
-            self._drawn = orders.of(order, self.steps_per_epoch * share * each)
-        else:
-            world = self._world
-            self._own = _core.Sampler(
-                len(dataset), batch_size * accumulate, world.rank, world.world_size, world.seed, False
-            )
-            self.steps_per_epoch = self._limited(self._own.steps_per_epoch, steps)
+            count = self.steps_per_epoch * share
+            self._drawn = orders.of(order, count)
+            self._places.take_order(self._drawn, count, in_batches=batch_sampler is not None)
         self._loader: Iterable[Any]
         if type(dataset) is data.TensorDataset and not loader_options:
             self._loader = _Rows(dataset, self._rest)
@@ -183,17 +179,20 @@ class Loader:
             sampler,
             loader_options,
         )
-        world = self.batch_size * self.accumulate * self._world.world_size
-        self.steps_per_epoch = -(-self.elastic.examples // world)
+        _, self.steps_per_epoch, _ = _core.elastic_length(
+            None, None, self.elastic.examples, self.batch_size * self.accumulate, self._world.world_size
+        )
 
-    def _steps_of(self, batches: int, steps: Optional[int]) -> int:
-        share = self.accumulate * self._world.world_size
-        if batches < share:
+    def _length(self, order: Iterable[Any], share: int, each: int, steps: Optional[int]) -> int:
+        """Of a sampler's order, which has ``share`` for a step of all workers and ``each`` for a batch."""
+        drawn = length(order, "sampler" if self._batch_sampler is None else "batch_sampler", steps)
+        count = (steps or 0) * share if drawn is None else drawn
+        if count < share:
             raise ValueError(
-                f"job.loader(): {batches} batches do not make one step of {self._world.world_size} "
+                f"job.loader(): {count // each} batches do not make one step of {self._world.world_size} "
                 f"workers with {self.accumulate} each; use smaller batches or fewer workers"
             )
-        return self._limited(batches // share, steps)
+        return count
 
     @staticmethod
     def _limited(most: int, steps: Optional[int]) -> int:
@@ -308,31 +307,12 @@ class Loader:
         return batches
 
     def _deal(self, epoch: int) -> List[List[int]]:
-        world, size = self._world, self.batch_size
-        if self._own is not None and self._shuffle:
-            batches = []
-            for step in range(self.steps_per_epoch):
-                rows = self._own.batch(epoch * self._own.steps_per_epoch + step)
-                batches += [rows[i : i + size] for i in range(0, len(rows), size)]
-            return batches
-        if self._own is not None:
-            of_all = size * self.accumulate * world.world_size
-            begins = [
-                step * of_all + (world.rank * self.accumulate + part) * size
-                for step in range(self.steps_per_epoch)
-                for part in range(self.accumulate)
-            ]
-            return [list(range(begin, begin + size)) for begin in begins]
-        # All workers have to draw the same, to take different parts of it.
-        if self._batch_sampler is not None:
-            assert self._drawn is not None
-            drawn = [list(b) for b in self._drawn.of(epoch)]
-        else:
-            assert self._drawn is not None
-            rows = [int(row) for row in self._drawn.of(epoch)]
-            drawn = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
-        mine = []
+        """This worker's batches of an epoch, as rows of the data set."""
+        batches: List[List[int]] = []
         for step in range(self.steps_per_epoch):
-            first = (step * world.world_size + world.rank) * self.accumulate
-            mine += drawn[first : first + self.accumulate]
-        return mine
+            found = self._places.of_step(epoch, step)
+            if self._batch_sampler is not None:
+                batches += found
+            else:
+                batches += [found[i : i + self.batch_size] for i in range(0, len(found), self.batch_size)]
+        return batches

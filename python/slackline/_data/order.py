@@ -12,6 +12,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Set
 import torch
 import torch.utils.data
 
+from slackline import _core
+from slackline._loop.worlds import World
 
 # Numbers, or batches, that a script's sampler may draw in an epoch: they are kept.
 _DRAWN_MAX = 1 << 25
@@ -102,6 +104,13 @@ class Drawn:
         self._last: List[Any] = []
         self._in_order = has_own_random(order)
 
+    def want(self, most: Optional[int]) -> None:
+        """Of each epoch from now on it has so much at least."""
+        if most is None or self._most is None:
+            self._most = None
+        else:
+            self._most = max(self._most, most)
+
     def of(self, epoch: int) -> List[Any]:
         """What is drawn for the epoch. With random numbers of its own, not for an earlier one again."""
         if epoch == self._epoch:
@@ -127,10 +136,57 @@ class Orders:
     def of(self, order: Iterable[Any], most: Optional[int] = None) -> Drawn:
         """What the sampler draws, ``most`` of it in an epoch."""
         drawn = self._drawn.pop(id(order), None) or Drawn(order, self._seed, most)
+        drawn.want(most)
         self._drawn[id(order)] = drawn
         while len(self._drawn) > _ORDERS_MAX:  # A script may make one for each epoch.
             del self._drawn[next(iter(self._drawn))]
         return drawn
+
+
+class Places:
+    """What is at the places of each epoch's order: rows of the data set, or batches of a batch_sampler.
+
+    The order is that of the data set, shuffled or not, or what a sampler has drawn.
+    """
+
+    def __init__(
+        self, count: int, of_step: int, world: World, shuffle: bool, elastic: bool = False
+    ) -> None:
+        """``count``: of an epoch; ``of_step``: of those, what one worker has in a step.
+
+        Raises ValueError if they do not make one step.
+        """
+        self._count = count
+        self._elastic = elastic
+        self._sampler = _core.Sampler(
+            count, of_step, world.rank, world.world_size, world.seed, elastic, shuffle
+        )
+        self.steps_per_epoch: int = 0 if elastic else self._sampler.steps_per_epoch
+        self._drawn: Optional[Drawn] = None
+        self._in_batches = False
+
+    def take_order(self, drawn: Drawn, count: int, in_batches: bool = False) -> None:
+        """It is that of a sampler, of which each epoch has so many."""
+        self._drawn, self._count, self._in_batches = drawn, count, in_batches
+
+    def of_step(self, epoch: int, step: int) -> List[Any]:
+        """What this worker has in a step of an epoch."""
+        _, begin, end = self._sampler.places(step)
+        return self.between(epoch, begin, end)
+
+    def between(self, epoch: int, begin: int, end: int) -> List[Any]:
+        """What is at the places [begin, end)."""
+        if self._drawn is None:
+            return self._sampler.at(epoch, begin, end)
+        drawn = self._drawn.of(epoch)
+        # With elastic sampling every example of an epoch is trained on.
+        if len(drawn) < self._count or (self._elastic and len(drawn) > self._count):
+            what = "batches" if self._in_batches else "examples"
+            raise ValueError(
+                f"job.loader(): the sampler has drawn {len(drawn)} {what} for epoch {epoch}, and "
+                f"{self._count} are required"
+            )
+        return [list(one) if self._in_batches else int(one) for one in drawn[begin:end]]
 
 
 def digest(drawn: List[Any]) -> str:

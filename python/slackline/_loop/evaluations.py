@@ -9,7 +9,7 @@ import torch
 
 from slackline import _core, _device
 from slackline._loop.words import number, warn
-from slackline._loop.worlds import World, load_evaluation
+from slackline._loop.worlds import World
 from slackline._model.copies import copy_of
 from slackline._model.tables import Tables
 
@@ -112,7 +112,7 @@ class Evaluations:
         self.wait()
         self.raise_error()
         model = self._copy_of_model(tables, rules)
-        load_evaluation(task, model)
+        model.load(task)
         model.set_companions(tables.companions())
         self._thread = threading.Thread(
             target=self._evaluate_copy,

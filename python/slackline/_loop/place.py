@@ -34,7 +34,7 @@ class Place:
         """The job begins, with the first loop over batches."""
         self._loader = loader
         self._work = work
-        self.steps_per_epoch = loader.steps_per_epoch * self.steps_per_batch
+        self.steps_per_epoch = work.steps_per_epoch
 
     @property
     def begun(self) -> bool:

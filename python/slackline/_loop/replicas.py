@@ -32,11 +32,6 @@ class Replicas:
         self._optimizers = optimizers
         self._agreed_at = -1  # Steps that were done when replicas were compared last.
 
-    @property
-    def in_step_together(self) -> bool:
-        """Whether all workers do the same steps at the same time, whatever becomes of the job."""
-        return self._world.mode in ("bsp", "allreduce")
-
     def agree_at_start(self, loader: Batches, model: Model) -> None:
         """What is not trained becomes the first worker's. Raises ValueError for what cannot."""
         if self._world.world_size == 1:
@@ -73,7 +68,7 @@ class Replicas:
         Compared at the start in all modes, and after that where workers do the same steps at
         the same time anyhow.
         """
-        if epoch == 0 or self._world.world_size == 1 or not self.in_step_together:
+        if epoch == 0 or self._world.world_size == 1 or not self._world.steps_together:
             return
         brought = self._gather("job.loader()", "the order of an epoch", digest)
         agreement.check_order(brought)
@@ -130,7 +125,7 @@ class Replicas:
 
         ``together``: all workers do the step together.
         """
-        if self._world.world_size == 1 or not (self.in_step_together or together):
+        if self._world.world_size == 1 or not (self._world.steps_together or together):
             return skips
         brought = self._gather("GradScaler.step()", "GradScaler.step()", skips)
         return any(value for _, value in brought)

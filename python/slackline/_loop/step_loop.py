@@ -6,8 +6,8 @@ from typing import Any, Dict, Iterator, Optional
 
 import torch
 
+from slackline import _core
 from slackline._loop.batches import Batches
-from slackline._loop import worlds
 from slackline._loop.evaluations import Evaluations
 from slackline._loop.gathers import Gathers
 from slackline._loop.gradients import Gradients
@@ -19,6 +19,7 @@ from slackline._loop.place import Place
 from slackline._loop.replicas import Replicas
 from slackline._loop.states import States
 from slackline._loop.words import cut, number, warn
+from slackline._loop.worlds import World
 from slackline._model.values import looks_at_all
 from slackline._optim.groups import Optimizers, RuledGroups, check_all_trained
 from slackline._optim.state import TableState
@@ -32,7 +33,7 @@ class StepLoop:
     that the script leaves out change nothing; a step that is lost comes again with its batch.
     """
 
-    def __init__(self, world: worlds.World, seeds: bool) -> None:
+    def __init__(self, world: World, seeds: bool) -> None:
         """``seeds``: the random numbers of workers become different ones with the first batch."""
         self.world = world
         self.place = Place()
@@ -362,9 +363,9 @@ class StepLoop:
             task = self._take_task()
             if task is None:
                 return None
-            if isinstance(task, worlds.EVALUATION):
+            if isinstance(task, _core.Evaluation):
                 self.evaluations.ask(task, self.model.tables, self.gradients.rules)
-            elif not isinstance(task, worlds.CONCLUSION):
+            elif not isinstance(task, _core.Conclusion):
                 if task.examples is not None:
                     self.place.examples = task.examples
                 return int(task.clock)
@@ -376,8 +377,8 @@ class StepLoop:
             self._check_values()
             self.replicas.compare_last(model)
         task = self.world.next()
-        while isinstance(task, (worlds.KEEP, worlds.RESTORE)):
-            if isinstance(task, worlds.RESTORE):
+        while isinstance(task, (_core.Keep, _core.Restore)):
+            if isinstance(task, _core.Restore):
                 self.kept.restore(task.state, model.tables.module, self.optimizers, self.warn)
             else:
                 self._keep = task.cut
@@ -386,12 +387,12 @@ class StepLoop:
             task = self.world.next()
         if task is None:
             place.over = place.finished = True
-        elif isinstance(task, worlds.CONCLUSION):
+        elif isinstance(task, _core.Conclusion):
             model.tables.refresh()
             self.states.keep_last(model)
             place.over = place.concluding = place.was_chief = True
             return None
-        elif not isinstance(task, worlds.EVALUATION):
+        elif not isinstance(task, _core.Evaluation):
             model.take(task)
         return task
 

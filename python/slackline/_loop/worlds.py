@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
@@ -60,11 +60,13 @@ class Joined:
         self.epochs: Optional[float] = worker.epochs
         self.max_steps: Optional[int] = worker.max_steps
         self.mode: str = worker.mode
+        # All workers do the same steps at the same time, whatever becomes of the job.
+        self.steps_together: bool = worker.steps_together
         self.out: str = out
         self.data_dir: str = data_dir
         # Its block in the config, and the block's fields.
         self.optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = worker.optimizer
-        self.gather_bytes_max: int = worker.gather_bytes_max
+        self.gather_bytes_max: int = _core.gather_bytes_max(worker.world_size)
         self.device: torch.device = _device.of_worker(self.rank, worker.gpu)
         # Why parameters on a GPU go through copies on the host; empty: they do not.
         self.through_host = ""
@@ -119,25 +121,12 @@ class Joined:
         return self._worker.begins_in_epoch()
 
     def begin_with(self, states: List[TableState]) -> None:
-        self._worker.begin_with(
-            [(state.updates, [_device.handed(slot) for slot in state.slots]) for state in states]
-        )
+        self._worker.begin_with(_handed_states(states))
 
     def optimizer_state(self) -> Optional[List[TableState]]:
         """By table; None if the job has finished. Between two steps the tables become its, too."""
         states = self._worker.optimizer_state()
-        if states is None:
-            return None
-        return [
-            TableState(
-                updates,
-                [
-                    torch.frombuffer(slot, dtype=torch.float32).reshape(table.values.shape)
-                    for slot in slots
-                ],
-            )
-            for (updates, slots), table in zip(states, self._tables.tables)
-        ]
+        return None if states is None else _table_states(states, self._tables)
 
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
@@ -172,99 +161,54 @@ class Joined:
         del self._worker
 
 
-@dataclasses.dataclass
-class _Step:
-    clock: int
-    examples: Optional[Tuple[int, int, int]] = None
-    by_table = False
-    is_done_together = False
-    keeps_model = False
-
-
-@dataclasses.dataclass
-class _Evaluation:
-    clock: int
-    values: List[torch.Tensor]
-    means: Dict[str, float]  # Of what was logged until then.
-
-
-class _Conclusion:
-    pass
-
-
 class Alone:
-    """A world of one: the same arithmetic, without servers and without a config."""
+    """A world of one: the same decisions and the same arithmetic, without servers and without a config."""
 
     sends = False
     job = "alone"
     rank = 0
     world_size = 1
     threads: Optional[int] = None
-    seed = 1
+    seed: int = _core.default_seed
     epochs: Optional[float] = None
     max_steps: Optional[int] = None
     mode = "alone"
+    steps_together = True
     out = ""
     data_dir = ""
     optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = None
-    gather_bytes_max = 1 << 20  # As in a job.
+    gather_bytes_max: int = _core.gather_bytes_max(1)
     device = _device.CPU
     through_host = ""
 
     def __init__(self) -> None:
-        self._clock = 0
-        self._evaluated = 0  # The clock of the last evaluation that was asked for.
-        self._concluded = False
         self._interrupted = ""
-        self._means: Dict[str, List[float]] = {}
+        self._logged: Dict[str, List[float]] = {}  # Since the last evaluation.
+        self._means_at: Dict[int, Dict[str, float]] = {}  # Of evaluations that were not reported yet, by clock.
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._tables = tables
-        self._work = work
-        self._steps = work.steps_total
-        if work.elastic is not None:
-            epochs, rest = divmod(work.elastic[1], work.elastic[0])
-            self._steps = epochs * work.steps_per_epoch - (-rest // work.batch_size)
-        self._rules = [_core.Rule(text) for text in rules]
-        self._slots = [
-            [torch.zeros_like(table.values) for _ in range(rule.slots)]
-            for table, rule in zip(tables.tables, self._rules)
-        ]
-        self._updates = [0 for _ in tables.tables]
+        self._steps_per_epoch = work.steps_per_epoch
+        self._worker = _core.LoneWorker(
+            tables.bind(rules), work.steps_total, work.steps_per_epoch, work.batch_size, work.elastic
+        )
 
     def begins_in_epoch(self) -> int:
         return 0
 
     def begin_with(self, states: List[TableState]) -> None:
-        self._slots = [[slot.clone() for slot in state.slots] for state in states]
-        self._updates = [state.updates for state in states]
+        self._worker.begin_with(_handed_states(states))
 
     def optimizer_state(self) -> Optional[List[TableState]]:
-        return [
-            TableState(updates, [slot.clone() for slot in slots])
-            for updates, slots in zip(self._updates, self._slots)
-        ]
+        return _table_states(self._worker.optimizer_state(), self._tables)
 
-    def next(self) -> object:
+    def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
         if self._interrupted:
             raise _core.JobError(self._interrupted)
-        if self._clock >= self._steps:
-            if self._concluded:
-                return None
-            self._concluded = True
-            return _Conclusion()
-        at_epoch = self._clock % self._work.steps_per_epoch == 0
-        if at_epoch and self._clock > self._evaluated:
-            self._evaluated = self._clock
-            values = [table.values.clone() for table in self._tables.tables]
-            return _Evaluation(self._clock, values, self._take_means())
-        if self._work.elastic is None:
-            return _Step(self._clock)
-        epoch, step = divmod(self._clock, self._work.steps_per_epoch)
-        examples, total = self._work.elastic
-        begin = step * self._work.batch_size
-        end = min(begin + self._work.batch_size, examples, total - epoch * examples)
-        return _Step(self._clock, (epoch, begin, end))
+        task = self._worker.next()
+        if isinstance(task, _core.Evaluation):
+            self._means_at[task.clock] = self._take_means()
+        return task
 
     def wait_for(self, table: int) -> None:
         pass
@@ -275,20 +219,8 @@ class Alone:
         options: List[_core.StepOptions],
         skipped: List[int],
     ) -> bool:
-        self._clock += 1
-        for i in reversed(range(len(gradients))):
-            gradient = gradients[i]
-            if gradient is None:  # As torch.optim, which leaves such a parameter as it is.
-                continue
-            rule = self._rules[i]
-            self._updates[i] += 1
-            rule.apply(
-                _device.handed(self._tables.tables[i].values),
-                _device.handed(gradient),
-                [_device.handed(slot) for slot in self._slots[i]],
-                options[i],
-                self._updates[i],
-            )
+        """A table without gradient stays as it is, as with torch.optim."""
+        self._worker.finish_step([None if g is None else _device.handed(g) for g in gradients], options)
         self._tables.refresh()
         return True
 
@@ -298,19 +230,19 @@ class Alone:
         return [(0, data)]
 
     def log(self, name: str, value: float) -> None:
-        self._means.setdefault(name, []).append(value)
+        self._logged.setdefault(name, []).append(value)
 
     def loaded(self, seconds: float) -> None:
         pass
 
-    def evaluated(self, task: _Evaluation, scores: Dict[str, float], tables: Tables) -> None:
-        self._say(task.clock, task.means, scores)
+    def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
+        self._say(task.clock, self._means_at.pop(task.clock), scores)
 
     def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None:
-        self._say(self._clock, self._take_means(), test)
+        self._say(self._worker.clock, self._take_means(), test)
 
     def _take_means(self) -> Dict[str, float]:
-        logged, self._means = self._means, {}
+        logged, self._logged = self._logged, {}
         return {name: sum(values) / len(values) for name, values in logged.items()}
 
     def _say(self, clock: int, means: Dict[str, float], scores: Dict[str, float]) -> None:
@@ -318,7 +250,7 @@ class Alone:
         figures.update({f"test {name}": value for name, value in scores.items()})
         if figures:
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            epoch = clock / self._work.steps_per_epoch
+            epoch = clock / self._steps_per_epoch
             # In one piece: others print, too.
             sys.stderr.write(f"slackline: epoch {epoch:.4g}, step {clock}: {text}\n")
             sys.stderr.flush()
@@ -337,19 +269,18 @@ class Alone:
 
 
 World = Union[Joined, Alone]
-EVALUATION = (_core.Evaluation, _Evaluation)
-CONCLUSION = (_core.Conclusion, _Conclusion)
-# Only of a worker among others.
-KEEP = _core.Keep
-RESTORE = _core.Restore
 
 
-def load_evaluation(task: object, tables: Tables) -> None:
-    """Puts the parameters of an evaluation into the tables' module."""
-    if isinstance(task, _Evaluation):
-        with torch.no_grad():
-            for table, values in zip(tables.tables, task.values):
-                table.values.copy_(values)
-    else:
-        tables.memory.load(task)
-    tables.refresh()
+def _handed_states(states: List[TableState]) -> List[Tuple[int, List[Any]]]:
+    return [(state.updates, [_device.handed(slot) for slot in state.slots]) for state in states]
+
+
+def _table_states(states: List[Tuple[int, List[bytearray]]], tables: Tables) -> List[TableState]:
+    """Of each table, from its updates and the bytes of its slots."""
+    return [
+        TableState(
+            updates,
+            [torch.frombuffer(slot, dtype=torch.float32).reshape(table.values.shape) for slot in slots],
+        )
+        for (updates, slots), table in zip(states, tables.tables)
+    ]

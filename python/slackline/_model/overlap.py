@@ -105,7 +105,8 @@ class Overlap:
         if not self._active and self._watched == _STEPS_WATCHED:
             return
         gradient = table.parameter.grad
-        assert gradient is not None
+        if gradient is None:  # A hook of the script's has taken it.
+            return
         # With create_graph=True gradients are computed with, and mostly changed later.
         if gradient.is_sparse or gradient.requires_grad or self._counts[index] > 1:
             return

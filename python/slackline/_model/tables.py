@@ -91,7 +91,7 @@ class Tables:
             raise ValueError(
                 "the model has no parameter with requires_grad; there is nothing to train"
             )
-        self.memory: Optional[_core.Parameters] = None
+        self._memory: Optional[_core.Parameters] = None
         self.copied = [table for table in self.tables if not table.own_memory]
         # The others, with their addresses.
         self._own = [(t.parameter, t.values.data_ptr(), t) for t in self.tables if t.own_memory]
@@ -113,13 +113,24 @@ class Tables:
             _core.Table(table.name, list(table.values.shape), _device.handed(table.values), rule)
             for table, rule in zip(self.tables, rules)
         ]
-        if self.device == _device.CPU:
-            self.memory = _core.Parameters(tables)
+        if on_gpu is None or self.device == _device.CPU:
+            self._memory = _core.Parameters(tables)
         else:
-            assert on_gpu is not None
             self._stream = _device.stream(self.device)
-            self.memory = on_gpu(tables, self._stream)
-        return self.memory
+            self._memory = on_gpu(tables, self._stream)
+        return self._memory
+
+    @property
+    def memory(self) -> "_core.Parameters":
+        """What ``bind()`` has made. Raises RuntimeError before."""
+        if self._memory is None:
+            raise RuntimeError("the tables of the model belong to no session yet")
+        return self._memory
+
+    def load(self, evaluation: "_core.Evaluation") -> None:
+        """The module gets the parameters that are to be evaluated."""
+        self.memory.load(evaluation)
+        self.refresh()
 
     def check_unchanged(self) -> None:
         """Raises RuntimeError if the script has changed what the job over servers relies on.
@@ -258,8 +269,7 @@ class Tables:
 
     def set_companions(self, companions: "List[_core.TypedTensor]") -> None:
         """What else goes into the file of the model, next to the tables."""
-        if self.memory is not None:
-            self.memory.set_companions(companions)
+        self.memory.set_companions(companions)
 
     def companions(self) -> "List[_core.TypedTensor]":
         """What else belongs to the module's state: buffers, frozen parameters, other names."""

@@ -73,7 +73,7 @@ class Values:
     def changed(self) -> Optional[int]:
         """The first parameter that has changed since ``note()``; None if none has, as far as is known."""
         if self._noted is not None and not all(map(torch.equal, self._noted, self._look())):
-            return self._find()
+            return self._find(self._noted)
         if self._totals is not None:
             for index, (parameter, noted) in enumerate(zip(self._parameters, self._totals)):
                 if total(parameter) != noted:
@@ -94,10 +94,9 @@ class Values:
     def _look(self) -> List[torch.Tensor]:
         return [_as_words(torch.cat(views)) for views in self._elements[self._turn]]
 
-    def _find(self) -> Optional[int]:
-        assert self._noted is not None
-        for group, views, noted in zip(self._groups, self._elements[self._turn], self._noted):
-            parts = noted.split([view.numel() for view in views])
+    def _find(self, noted: List[torch.Tensor]) -> Optional[int]:
+        for group, views, of_group in zip(self._groups, self._elements[self._turn], noted):
+            parts = of_group.split([view.numel() for view in views])
             for index, view, part in zip(group, views, parts):
                 if not torch.equal(_as_words(view.clone()), part):
                     return index

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 import torch
+
+from slackline import _core
 
 __all__ = [
     "Rule",
@@ -70,17 +73,13 @@ class Rule:
         """The learning rate."""
         return float(self.options["lr"])
 
-    @property
+    @functools.cached_property
     def momentum(self) -> Optional[float]:
         """What may change from step to step beside lr: the momentum, or the first of betas.
 
         None where there is none, or where it has to stay as it is.
         """
-        if self.name == "NAdam":
-            return None
-        if "betas" in self.options:
-            return float(self.options["betas"][0])
-        return float(self.options.get("momentum", 0)) or None
+        return _core.Rule(self.text()).momentum
 
     def ignores_zeros(self, moves: bool) -> bool:
         """Whether a gradient of zeros changes nothing; ``moves``: there was another one before."""

@@ -137,7 +137,12 @@ def _place(index: Union[int, str]) -> int:
     except ValueError as error:
         raise ValueError(f"slackline.join(): index: {error}") from None
     if found is None:
-        return int(index)
+        try:
+            return int(index)
+        except ValueError:
+            raise ValueError(
+                f"slackline.join(): index is {index!r}; a number from 0, 'auto', or 'auto+N' is required"
+            ) from None
     number, said_by = found
     print(f"slackline: index '{index}': this is worker {number}, by {said_by}", file=sys.stderr, flush=True)
     return int(number)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -122,7 +123,7 @@ def launch(
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         _run(command, environment)
-        return [_result(results, rank) for rank in range(_ranks(results))]
+        return _results(results)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -196,18 +197,20 @@ def _run(command: List[str], environment: "dict[str, str]") -> None:
         raise _core.JobError(why.strip() or last)
 
 
-def _ranks(folder: str) -> int:
-    ranks = [
-        int(name.split("-")[1])
-        for name in os.listdir(folder)
-        if name.startswith("result-") and name.split("-")[1].isdigit()
-    ]
-    return max(ranks, default=-1) + 1
+def result_file(rank: int, world_size: int) -> str:
+    """The name of the file with what the function has returned in a worker."""
+    return f"result-{rank}-of-{world_size}"
 
 
-def _result(folder: str, rank: int) -> Any:
-    path = os.path.join(folder, f"result-{rank}")
-    if not os.path.exists(path):
-        return None
-    with open(path, "rb") as file:
-        return pickle.load(file)
+def _results(folder: str) -> List[Any]:
+    """By rank; None of a worker that has left no file. Each file says how many workers there are."""
+    results: List[Any] = []
+    for name in os.listdir(folder):
+        found = re.fullmatch(r"result-(\d+)-of-(\d+)", name)
+        if found is None:
+            continue
+        rank, world_size = map(int, found.groups())
+        results = results or [None] * world_size
+        with open(os.path.join(folder, name), "rb") as file:
+            results[rank] = pickle.load(file)
+    return results

@@ -7,7 +7,7 @@ import sys
 import zlib
 from typing import List
 
-from slackline._start import join
+from slackline._start import join, launch
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def _run(pickled: bytes, folder: str) -> None:
     job = join.joined()
     if job is None:
         raise RuntimeError("slackline.launch(): the function did not call slackline.join()")
-    path = os.path.join(folder or job.out, f"result-{job.rank}")
+    path = os.path.join(folder or job.out, launch.result_file(job.rank, job.world_size))
     # Not sent anywhere before it is whole.
     part = f"{path}.partial-{os.getpid()}"
     with open(part, "wb") as file:

@@ -10,7 +10,6 @@ import atexit
 import ctypes
 import itertools
 import os
-import re
 import shutil
 import signal
 import socket
@@ -22,6 +21,7 @@ from typing import List, Mapping, Optional, Tuple
 
 import torch.distributed as distributed
 
+from slackline import _core
 from slackline._start import programs
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -45,12 +45,12 @@ def join(config: Optional[str], mode: str, servers: int, of_device: str, key: st
     if config is not None:
         with open(config) as file:
             given = file.read()
-        extra = re.search(r"^\s*(server|worker|coordinator)\b", given, re.MULTILINE)
-        if extra:
-            raise ValueError(
-                f"{config}: {extra[1]}: torchrun says which processes there are; leave out server, "
-                "worker and coordinator"
-            )
+        for block in _core.config_fields(given, config):
+            if block in ("server", "worker", "coordinator"):
+                raise ValueError(
+                    f"{config}: {block}: torchrun says which processes there are; leave out server, "
+                    "worker and coordinator"
+                )
     store, rank, world_size = next(iter(distributed.rendezvous("env://")))
     # torchrun may start all workers once more, with the same store.
     prefix = f"slackline/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

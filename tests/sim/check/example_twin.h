@@ -7,11 +7,11 @@
 #include <set>
 #include <string>
 
+#include "common/example_range.h"
 #include "tests/sim/check/findings.h"
 #include "tests/sim/check/shard_twin.h"
 #include "tests/sim/check/view_twin.h"
 #include "tests/sim/job/scenario.h"
-#include "worker/core/example_range.h"
 
 namespace slackline::sim {
 
