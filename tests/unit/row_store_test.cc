@@ -28,16 +28,19 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-constexpr size_t kWidth = 2;
+constexpr int64_t kWidth = 2;
 constexpr int64_t kKeys = 1000;  // Of a shard.
+const Region kShard0 = {0, kKeys* kWidth};
 
-using Rows = std::map<int64_t, float>;  // The first element of each row.
+// By key, of each row the first element that is there; of those that are
+// pushed, the first of two, of which the second one is twice as large.
+using Rows = std::map<int64_t, float>;
 
 class RowStoreTest : public ShardMoveTest {
  protected:
   RowStoreTest() {
     store_ = std::make_shared<RowKind>(kWidth);
-    shard_elements_ = kKeys;
+    shard_elements_ = kKeys * kWidth;
     feed_.part_bytes = 20;  // No multiple of a row.
     feed_.window_bytes = 60;
   }
@@ -46,8 +49,15 @@ class RowStoreTest : public ShardMoveTest {
     return (*View::Create(view_))->shard(ShardId{shard});
   }
   static Payload BlockOf(const Rows& rows, const Region& region) {
-    RowBlock block{.region = region};
-    for (const auto& [key, value] : rows) block.rows[key] = {value, 2 * value};
+    RowBlock block{.region = region, .width = kWidth};
+    for (const auto& [key, value] : rows) {
+      const std::vector<float> row = {value, 2 * value};
+      const Region whole(key * kWidth, (key + 1) * kWidth);
+      Region part = block.Row(key);
+      if (part.empty()) part = whole;  // It is not of the region.
+      const auto begin = row.begin() + (part.begin() - whole.begin());
+      block.rows[key] = {begin, begin + part.size()};
+    }
     return block.Encode();
   }
   Message PushRows(Clock clock, uint64_t seq, const Rows& rows,
@@ -95,7 +105,7 @@ TEST_F(RowStoreTest, AShardHasTheRowsThatWerePushed) {
               ElementsAre(Pair(3, -2), Pair(7, -5), Pair(900, -2)));
   EXPECT_EQ(State(0, 0).shard().version(), 3u);
   EXPECT_EQ(BytesOf(State(0, 0).shard().values()),
-            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, {0, kKeys})));
+            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, kShard0)));
 }
 
 TEST_F(RowStoreTest, AClockIsTheMeanOfItsGradientsRowByRow) {
@@ -114,11 +124,11 @@ TEST_F(RowStoreTest, WhatIsNoGradientOfTheShardChangesNothing) {
     Send(0, Worker(0), message);
     EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 REJECTED"));
   };
-  refused(BlockOf({{kKeys, 1}}, {0, kKeys}));
-  refused(BlockOf({{-1, 1}}, {0, kKeys}));
-  refused(BlockOf({{1, 1}}, {0, kKeys / 2}));
-  refused(BlockOf({{kKeys, 1}}, {kKeys, 2 * kKeys}));
-  const Payload good = BlockOf({{1, 1}, {2, 2}}, {0, kKeys});
+  refused(BlockOf({{kKeys, 1}}, kShard0));
+  refused(BlockOf({{-1, 1}}, kShard0));
+  refused(BlockOf({{1, 1}}, {0, kKeys}));
+  refused(BlockOf({{kKeys, 1}}, {kShard0.end(), 2 * kShard0.end()}));
+  const Payload good = BlockOf({{1, 1}, {2, 2}}, kShard0);
   refused(good.Slice(0, good.size() - sizeof(float)));
   refused(good.Slice(0, 8));
   Send(0, Worker(0), PushRows(0, 1, {{1, kNan}}));
@@ -208,7 +218,7 @@ TEST_F(RowStoreTest, ASplitDividesRowsAndWhatIsHeldByKey) {
   for (const int rank : {0, 1})
     Send(0, Worker(rank), PushRows(0, 1, {{100, 2}, {600, 4}}));
   Send(0, Worker(0), PushRows(1, 2, {{100, 2}, {499, 6}, {500, 8}}));
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   Show();
   EXPECT_THAT(Now(0, 0), ElementsAre(Pair(100, -2)));
   EXPECT_THAT(Now(0, 3), ElementsAre(Pair(600, -4)));
@@ -219,9 +229,30 @@ TEST_F(RowStoreTest, ASplitDividesRowsAndWhatIsHeldByKey) {
               ElementsAre(Pair(500, -4), Pair(600, -4), Pair(900, -1)));
 }
 
+TEST_F(RowStoreTest, ASplitMayGoThroughARow) {
+  Start("bsp", 2, /*adam=*/true);
+  for (const int rank : {0, 1})
+    Send(0, Worker(rank), PushRows(0, 1, {{499, 1}, {500, 2}, {501, 3}}));
+  Send(0, Worker(0), PushRows(1, 2, {{500, 2}}));
+  const RowBlock before =
+      *RowBlock::Decode(State(0, 0).shard().values(), kShard0, kWidth);
+  Split(0, 500 * kWidth + 1);
+  Show();
+  RowBlock after{.region = kShard0, .width = kWidth};
+  for (const int32_t shard : {0, 3}) {
+    const Shard& part = State(0, shard).shard();
+    after.Take(*RowBlock::Decode(part.values(), part.range().region, kWidth));
+    EXPECT_THAT(Now(0, shard), SizeIs(2));
+  }
+  EXPECT_EQ(BytesOf(after.Encode()), BytesOf(before.Encode()));
+  for (const int32_t shard : {0, 3})
+    Send(0, Worker(1), PushRows(1, 2, {{500, 2}}, shard));
+  EXPECT_EQ(State(0, 3).shard().version(), 2u);
+}
+
 TEST_F(RowStoreTest, AGradientOfAPartThatIsNotThereYetTriesAgain) {
   Start("asp", 1);
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   NextView();
   Send(0, Worker(0), PushRows(0, 1, {{1, 1}}));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 RETRY"));
@@ -235,7 +266,7 @@ TEST_F(RowStoreTest, AFollowersCopyIsSplit) {
   Start("asp", 1, /*adam=*/true);
   Deliver();
   Send(0, Worker(0), PushRows(0, 1, {{100, 2}, {600, 4}}));
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   Show();
   Deliver();
   for (const int32_t shard : {0, 3}) {
@@ -279,7 +310,7 @@ TEST_F(RowStoreTest, ACheckpointHasTheRowsBeforeItsCutAndAJobGoesOnFromIt) {
   EXPECT_EQ(cut_[0]->error, "");
   ASSERT_THAT(cut_[0]->shards, SizeIs(2));
   const auto keys_of = [&](const Payload& payload) {
-    const RowBlock block = *RowBlock::Decode(payload, {0, kKeys}, kWidth);
+    const RowBlock block = *RowBlock::Decode(payload, kShard0, kWidth);
     std::vector<int64_t> keys;
     for (const auto& [key, row] : block.rows) keys.push_back(key);
     return keys;
@@ -362,21 +393,27 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
   SCOPED_TRACE(GetParam());
   Rng rng(static_cast<uint64_t>(GetParam()));
   Start("asp", 1);
-  Rows twin;
+  std::map<int64_t, float> twin;  // By element.
   std::map<int32_t, Clock> clocks;
   const auto push = [&](int32_t shard) {
     const ShardRange range = RangeOf(shard);
     Rows rows;
     for (int64_t i = rng.Between(0, 4); i > 0; --i) {
       const int64_t key =
-          rng.Between(range.region.begin(), range.region.end() - 1);
+          rng.Between(range.region.begin(), range.region.end() - 1) / kWidth;
       rows[key] = static_cast<float>(rng.Between(1, 9));
     }
     Clock& clock = clocks[shard];
     Send(view_.owner_server(shard), Worker(0),
          PushRows(clock, static_cast<uint64_t>(clock) + 1, rows, shard));
     ++clock;
-    for (const auto& [key, value] : rows) twin[key] -= value;
+    for (const auto& [key, value] : rows) {
+      for (int64_t i = 0; i < kWidth; ++i) {
+        const int64_t element = key * kWidth + i;
+        if (range.region.Overlaps({element, element + 1}))
+          twin[element] -= static_cast<float>(i + 1) * value;
+      }
+    }
   };
   for (int round = 0; round < 60; ++round) {
     const auto shard = static_cast<int32_t>(
@@ -407,10 +444,15 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
         push(shard);
     }
   }
-  Rows all;
-  for (int32_t shard = 0; shard < view_.owner_server_size(); ++shard) {
-    for (const auto& [key, value] : Now(view_.owner_server(shard), shard)) {
-      EXPECT_TRUE(all.emplace(key, value).second) << "in two shards";
+  std::map<int64_t, float> all;
+  for (int32_t id = 0; id < view_.owner_server_size(); ++id) {
+    const Shard& shard = State(view_.owner_server(id), id).shard();
+    const RowBlock block =
+        *RowBlock::Decode(shard.values(), shard.range().region, kWidth);
+    for (const auto& [key, row] : block.rows) {
+      int64_t element = block.Row(key).begin();
+      for (const float value : row)
+        EXPECT_TRUE(all.emplace(element++, value).second) << "in two shards";
     }
   }
   EXPECT_EQ(all, twin);
