@@ -520,7 +520,8 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
                    .version = shard.version(),
                    .values = shard.values(),
                    .slots = shard.slots(),
-                   .running_rms = machine->running_rms()};
+                   .running_rms = machine->running_rms(),
+                   .floats = machine_.rule()->store->form().IsFloats()};
   if (machine->turns() != nullptr)
     state.turns = EncodeTurns(machine->turns()->state());
   cut_.reset();

@@ -240,7 +240,7 @@ class RowStore : public ShardStore {
 
 class RowKind : public StoreKind {
  public:
-  explicit RowKind(size_t width) : width_(width) {}
+  explicit RowKind(size_t width) : width_(width), form_(width) {}
 
   absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& /*table*/, const Region& region, uint64_t /*seed*/,
@@ -311,13 +311,39 @@ class RowKind : public StoreKind {
     return zeros;
   }
 
+  const TensorForm& form() const override { return form_; }
+
  private:
   absl::StatusOr<RowBlock> Decode(const Region& region,
                                   const Payload& payload) const {
     return RowBlock::Decode(payload, region, width_);
   }
 
+  class Form : public TensorForm {
+   public:
+    explicit Form(size_t width) : width_(width) {}
+
+    bool IsFloats() const override { return false; }
+    absl::StatusOr<Payload> Join(
+        const Region& region, absl::Span<const Piece> pieces) const override {
+      RowBlock whole{.region = region, .width = width_};
+      for (const Piece& piece : pieces) {
+        Payload bytes = Payload::Allocate(piece.bytes);
+        SL_RETURN_IF_ERROR(piece.read(0, {bytes.MutableData(), bytes.size()}));
+        const absl::StatusOr<RowBlock> block =
+            RowBlock::Decode(bytes, piece.region, width_);
+        if (!block.ok()) return absl::DataLossError(block.status().message());
+        whole.Take(*block);
+      }
+      return whole.Encode();
+    }
+
+   private:
+    const size_t width_;
+  };
+
   const size_t width_;
+  const Form form_;
 };
 
 }  // namespace slackline

@@ -1,6 +1,6 @@
 // Goal: what a shard keeps is the business of its store alone. Rows by key, of
-// which a shard has those that were pushed, are served, moved, copied, split
-// and cut like dense tables.
+// which a shard has those that were pushed, are served, moved, copied, split,
+// cut, written and read again like dense tables.
 // Method: two cores with a link by hand, and stores of another kind than the
 // product has; SGD with learning rate 1, so that rows show what was applied,
 // and Adam where slots have to come along. Random histories against a map.
@@ -13,11 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
+#include "common/checkpoint/stored_checkpoint.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
 #include "tests/support/data_messages.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
@@ -281,7 +286,8 @@ class States final : public StoredShards {
   explicit States(std::vector<ShardState> states)
       : states_(std::move(states)) {}
   absl::StatusOr<ShardState> Read(const std::string& /*table*/,
-                                  const Region& region) const override {
+                                  const Region& region,
+                                  const TensorForm& /*form*/) const override {
     for (const ShardState& state : states_) {
       if (state.region == region) return state;
     }
@@ -343,6 +349,71 @@ TEST_F(RowStoreTest, ACheckpointHasTheRowsBeforeItsCutAndAJobGoesOnFromIt) {
     resumed.OnMessage(Worker(0), PushRows(0, 1, {{9, 1}}), &effects);
     EXPECT_THAT(keys_of(resumed.MachineOf(ShardId{0})->shard().values()),
                 ElementsAre(1, 2, 4, 9));
+  }
+}
+
+// Shards of other sizes than those that were written are put together of rows.
+TEST_F(RowStoreTest, AJobGoesOnFromFilesWithItsShardsSplitOtherwise) {
+  Start("asp", 1, /*adam=*/true);
+  const Rows pushed[] = {{{1, 1}, {748, 2}, {999, 3}}, {{0, 4}, {500, 5}}, {}};
+  for (int32_t shard = 0; shard < 3; ++shard) {
+    Rows rows;
+    for (const auto& [key, value] : pushed[shard])
+      rows[shard * kKeys + key] = value;
+    Send(shard / 2, Worker(0), PushRows(0, 1, rows, shard));
+  }
+  view_.mutable_cut()->set_number(1);
+  view_.mutable_cut()->set_clock(1);
+  Show();
+  const TempFolder folder;
+  checkpoint::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_steps_per_epoch(1);
+  checkpoint::Table& table = *manifest.add_table();
+  table.set_name("weight");
+  table.add_shape(3 * kKeys * kWidth);
+  *table.mutable_optimizer() = Adam();
+  RowBlock values{.region = {0, 3 * kKeys * kWidth}, .width = kWidth};
+  RowBlock slot = values;
+  for (const int server : {0, 1}) {
+    ASSERT_TRUE(cut_[server].has_value());
+    for (const ShardState& state : cut_[server]->shards) {
+      values.Take(*RowBlock::Decode(state.values, state.region, kWidth));
+      slot.Take(*RowBlock::Decode(state.slots[1], state.region, kWidth));
+    }
+    *manifest.add_part() = *WritePart(
+        folder.path(), absl::StrCat("server-", server), cut_[server]->shards);
+  }
+  EXPECT_THAT(values.rows, SizeIs(5));
+  ASSERT_TRUE(WriteManifest(folder.path(), manifest).ok());
+  std::shared_ptr<const StoredCheckpoint> stored =
+      *StoredCheckpoint::Open(folder.path());
+  EXPECT_TRUE(
+      absl::IsDataLoss(stored->Read("weight", {0, 10}, FloatsForm()).status()));
+
+  wire::View view = view_;
+  view.clear_cut();
+  view.mutable_table(0)->mutable_initializer()->set_kind(
+      wire::Initializer::OF_CHECKPOINT);
+  view.mutable_table(0)->set_shard_elements(1497);  // 748 rows and a half.
+  view.clear_owner_server();
+  view.clear_owner_thread();
+  for (int shard = 0; shard < 5; ++shard) {
+    view.add_owner_server(0);
+    view.add_owner_thread(0);
+  }
+  ShardCore resumed({.self = {0, 0},
+                     .store_of = [this](const auto&) { return store_; },
+                     .stored = std::move(stored)},
+                    config::LearningRateSchedule());
+  ShardCore::Effects effects;
+  resumed.OnView(*View::Create(view), &effects);
+  ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+  for (int32_t id = 0; id < 5; ++id) {
+    const Shard& shard = resumed.MachineOf(ShardId{id})->shard();
+    const Region& region = shard.range().region;
+    EXPECT_EQ(BytesOf(shard.values()), BytesOf(values.PartOf(region).Encode()));
+    EXPECT_EQ(BytesOf(shard.slots()[1]), BytesOf(slot.PartOf(region).Encode()));
   }
 }
 

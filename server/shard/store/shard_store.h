@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/tensor_form.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/update_rule.h"
 #include "common/payload.h"
@@ -120,6 +121,9 @@ class StoreKind {
                              absl::Span<const Payload> slots) const = 0;
   // The slot of zeros that belongs to checked values.
   virtual Payload ZeroSlot(const Payload& values) const = 0;
+
+  // How the payloads are in checkpoints.
+  virtual const TensorForm& form() const = 0;
 };
 
 // A table on its servers: how it is updated, and what its shards keep.
