@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "server/shard/store/shard_store.h"
 
 namespace slackline {
@@ -122,6 +124,24 @@ struct RowBlock {
   }
 };
 
+// A pull names rows in a field that no product file knows. Without one it asks
+// for all of them.
+inline constexpr int kRowField = 1000;
+inline void NameRow(int64_t key, wire::Pull* pull) {
+  pull->GetReflection()->MutableUnknownFields(pull)->AddVarint(
+      kRowField, static_cast<uint64_t>(key));
+}
+inline std::set<int64_t> RowsNamed(const wire::Pull& pull) {
+  const google::protobuf::UnknownFieldSet& fields =
+      pull.GetReflection()->GetUnknownFields(pull);
+  std::set<int64_t> keys;
+  for (int i = 0; i < fields.field_count(); ++i) {
+    if (fields.field(i).number() == kRowField)
+      keys.insert(static_cast<int64_t>(fields.field(i).varint()));
+  }
+  return keys;
+}
+
 class RowStore : public ShardStore {
  public:
   RowStore(size_t width, RowBlock values, std::vector<RowBlock> slots)
@@ -141,6 +161,16 @@ class RowStore : public ShardStore {
       for (const RowBlock& slot : of_slots_) slots_.push_back(slot.Encode());
     }
     return slots_;
+  }
+
+  Payload Pulled(const wire::Pull& asked) const override {
+    const std::set<int64_t> keys = RowsNamed(asked);
+    if (keys.empty()) return values();
+    RowBlock some{.region = rows_.region, .width = width_};
+    for (const auto& [key, row] : rows_.rows) {
+      if (keys.contains(key)) some.rows[key] = row;
+    }
+    return some.Encode();
   }
 
   absl::Status Install(const Payload& values,

@@ -1,6 +1,6 @@
 // Goal: what a shard keeps is the business of its store alone. Rows by key, of
 // which a shard has those that were pushed, are served, moved, copied, split,
-// cut, written and read again like dense tables.
+// cut, written and read again like dense tables, and some of them are pulled.
 // Method: two cores with a link by hand, and stores of another kind than the
 // product has; SGD with learning rate 1, so that rows show what was applied,
 // and Adam where slots have to come along. Random histories against a map.
@@ -85,10 +85,19 @@ class RowStoreTest : public ShardMoveTest {
     const Shard& at = State(server, shard).shard();
     return RowsIn(at.values(), at.range());
   }
+  // Of these rows; without any, of all.
+  Message PullRows(Clock clock, const std::vector<int64_t>& keys,
+                   int32_t shard = 0) {
+    Message message = PullOf(clock, 1, shard);
+    for (const int64_t key : keys)
+      NameRow(key, message.header.mutable_pull_request()->mutable_pull(0));
+    return message;
+  }
   // What a pull of this step is answered.
-  Rows Pulled(int server, Clock clock, int32_t shard = 0) {
+  Rows Pulled(int server, Clock clock, int32_t shard = 0,
+              const std::vector<int64_t>& keys = {}) {
     replies_.clear();
-    Send(server, Worker(0), PullOf(clock, 1, shard));
+    Send(server, Worker(0), PullRows(clock, keys, shard));
     Deliver();
     const std::vector<Outgoing> replies = std::exchange(replies_, {});
     EXPECT_THAT(replies, SizeIs(1));
@@ -140,6 +149,44 @@ TEST_F(RowStoreTest, WhatIsNoGradientOfTheShardChangesNothing) {
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1"));
   EXPECT_EQ(State(0, 0).shard().version(), 0u) << "it is discarded";
   EXPECT_THAT(Now(0), IsEmpty());
+}
+
+// ---- Pulls of some rows -----------------------------------------------------
+
+TEST_F(RowStoreTest, APullThatNamesRowsGetsThese) {
+  Start("asp", 1);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 1}, {7, 2}, {900, 3}}));
+  EXPECT_THAT(Pulled(0, 1, 0, {7, 8, 900}),
+              ElementsAre(Pair(7, -2), Pair(900, -3)));
+  EXPECT_THAT(Pulled(0, 1), SizeIs(3));
+}
+
+TEST_F(RowStoreTest, APullThatIsParkedKnowsWhichRowsItNames) {
+  Start("bsp", 2);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 2}, {7, 2}}));
+  replies_.clear();
+  Send(0, Worker(0), PullRows(1, {7, 9}));
+  EXPECT_THAT(replies_, IsEmpty());
+  Send(0, Worker(1), PushRows(0, 1, {{3, 2}, {9, 2}}));
+  ASSERT_THAT(replies_, SizeIs(2)) << "of the push and of the pull";
+  EXPECT_THAT(RowsIn(replies_.back().message.payloads.at(0), RangeOf(0)),
+              ElementsAre(Pair(7, -1), Pair(9, -1)));
+}
+
+TEST_F(RowStoreTest, APullThatWaitsForTheShardKnowsWhichRowsItNames) {
+  Start("asp", 1);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 1}, {7, 2}}));
+  Move(0, 1);
+  Show();
+  Deliver(1);
+  replies_.clear();
+  Send(1, Worker(0), PullRows(1, {7}));
+  EXPECT_EQ(cores_[1]->waiting_count(), 1u);
+  Deliver();
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  ASSERT_THAT(replies_, SizeIs(1));
+  EXPECT_THAT(RowsIn(replies_[0].message.payloads.at(0), RangeOf(0)),
+              ElementsAre(Pair(7, -2)));
 }
 
 // ---- Moves and copies -------------------------------------------------------

@@ -51,6 +51,10 @@ class ShardStore {
   virtual const Payload& values() const = 0;
   // As many as the table's optimizer has.
   virtual const std::vector<Payload>& slots() const = 0;
+  // What the pull, which is not one of the optimizer's state, is told of the
+  // values: all of them, unless it names some of them in a way that the store
+  // knows.
+  virtual Payload Pulled(const wire::Pull& /*asked*/) const { return values(); }
 
   // Becomes this; StoreKind::Check() was asked, and there are as many slots.
   virtual absl::Status Install(const Payload& values,
