@@ -127,8 +127,9 @@ absl::StatusOr<int64_t> CountUneven(const std::string& checkpoint,
                                     const Options& options) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
                       StoredCheckpoint::Open(checkpoint));
-  SL_ASSIGN_OR_RETURN(const ShardState state,
-                      stored->Read(kLoadTable, {0, options.elements()}));
+  SL_ASSIGN_OR_RETURN(
+      const ShardState state,
+      stored->Read(kLoadTable, {0, options.elements()}, FloatsForm()));
   std::vector<Payload> tensors = state.slots;
   tensors.push_back(state.values);
   int64_t uneven = 0;

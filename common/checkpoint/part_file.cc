@@ -31,6 +31,7 @@ namespace {
 
 constexpr size_t kPartNameBytesMax = 255;
 constexpr size_t kTensorNameBytesShown = 96;  // Of a tensor, in errors.
+constexpr size_t kTypeBytesShown = 16;        // Likewise.
 constexpr size_t kCheckBytes = 1 << 20;
 constexpr int64_t kPartFloatBytes = sizeof(float);
 
@@ -64,9 +65,29 @@ std::string PieceName(const PartFile::Piece& piece) {
   return PieceName(piece.table, piece.region);
 }
 
-// How many bytes its values, slots and turns have.
-int64_t BytesOf(const PartFile::Piece& piece) {
-  return static_cast<int64_t>(piece.region.DenseBytes()) * piece.tensors();
+// How a file lists a tensor of the shard.
+TensorHeading HeadingOf(const ShardState& shard, std::string name,
+                        const Payload& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.size());
+  if (shard.floats)
+    return {std::move(name), "F32", {shard.region.size()}, tensor.size()};
+  return {std::move(name), "U8", {bytes}, tensor.size()};
+}
+
+// Empty, or why no tensor of such a piece is listed so.
+std::string WhyNotListed(const TensorPlace& tensor,
+                         const PartFile::Piece& piece) {
+  if (tensor.type != "F32" && tensor.type != "U8") {
+    return absl::StrCat("type ", Shortened(tensor.type, kTypeBytesShown),
+                        " is not supported, only F32 and U8 are");
+  }
+  if ((tensor.type == "F32") != piece.floats)
+    return "its type is not that of the shard's values";
+  const int64_t numbers = piece.floats
+                              ? piece.region.size()
+                              : static_cast<int64_t>(tensor.end - tensor.begin);
+  if (tensor.shape == std::vector<int64_t>{numbers}) return "";
+  return absl::StrCat("its shape is not [", numbers, "]");
 }
 
 // The piece's version, hash, running root mean square and turns in one line.
@@ -194,11 +215,10 @@ absl::StatusOr<checkpoint::Part> WritePart(
       return absl::InvalidArgumentError(
           absl::StrCat("write ", path, ": shard ", name, ": ", why));
     }
-    const std::vector<int64_t> shape = {shard.region.size()};
-    headings.push_back({name, "F32", shape, shard.values.size()});
+    headings.push_back(HeadingOf(shard, name, shard.values));
     for (size_t s = 0; s < shard.slots.size(); ++s) {
-      headings.push_back({TensorName(name, static_cast<int>(s)), "F32", shape,
-                          shard.slots[s].size()});
+      headings.push_back(HeadingOf(shard, TensorName(name, static_cast<int>(s)),
+                                   shard.slots[s]));
     }
     PartFile::Piece piece{
         .table = shard.table,
@@ -209,8 +229,9 @@ absl::StatusOr<checkpoint::Part> WritePart(
     if (shard.turns.has_value()) {
       piece.turns = shard.turns->turns;
       for (size_t t = 0; t < shard.turns->tensors.size(); ++t) {
-        headings.push_back({TurnTensorName(name, static_cast<int>(t)), "F32",
-                            shape, shard.turns->tensors[t].size()});
+        headings.push_back(HeadingOf(shard,
+                                     TurnTensorName(name, static_cast<int>(t)),
+                                     shard.turns->tensors[t]));
       }
     }
     metadata[name] = MetadataText(piece);
@@ -345,14 +366,15 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
             absl::StrCat("its version ", piece->version, " is above 2^60"));
       }
       piece->offset = offset;
+      piece->floats = tensor.type == "F32";
       name = tensor.name;
       turn_tensors = 0;
       pieces_.push_back(*std::move(piece));
     }
-    const int64_t elements = pieces_.back().region.size();
-    if (tensor.shape != std::vector<int64_t>{elements}) {
-      return bad(absl::StrCat("its shape is not [", elements, "]"));
-    }
+    if (const std::string why = WhyNotListed(tensor, pieces_.back());
+        !why.empty())
+      return bad(why);
+    pieces_.back().tensor_bytes.push_back(tensor.end - tensor.begin);
   }
   if (!is_whole()) {
     return absl::DataLossError(
@@ -393,12 +415,12 @@ absl::Status PartFile::Damaged(const Piece& piece, uint64_t hash) const {
   return absl::DataLossError(absl::StrFormat(
       "%s: bytes [%d, %d), shard %s: have the hash %016x, and the header says "
       "%016x; the file is damaged",
-      path_, piece.offset, piece.offset + BytesOf(piece),
+      path_, piece.offset, piece.offset + piece.bytes(),
       Shortened(PieceName(piece), kTensorNameBytesShown), hash, piece.hash));
 }
 
 absl::Status PartFile::Check(const Piece& piece) const {
-  int64_t left = BytesOf(piece);
+  int64_t left = piece.bytes();
   int64_t offset = piece.offset;
   std::vector<std::byte> buffer(
       std::min(static_cast<size_t>(left), kCheckBytes));
@@ -419,16 +441,17 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
                       .region = piece.region,
                       .version = piece.version,
                       .values = {},
-                      .running_rms = piece.running_rms};
+                      .running_rms = piece.running_rms,
+                      .floats = piece.floats};
   if (piece.turns.has_value())
     shard.turns = StoredTurns{.turns = *piece.turns, .tensors = {}};
   for (int tensor = 0; tensor < piece.tensors(); ++tensor) {
+    const size_t bytes = piece.tensor_bytes[static_cast<size_t>(tensor)];
     Payload payload;
-    SL_RETURN_IF_ERROR(WithMemory(
-        piece.region.DenseBytes(), PieceName(piece),
-        [&] { payload = Payload::Allocate(piece.region.DenseBytes()); }));
+    SL_RETURN_IF_ERROR(WithMemory(bytes, PieceName(piece),
+                                  [&] { payload = Payload::Allocate(bytes); }));
     SL_RETURN_IF_ERROR(
-        ReadTensor(piece, tensor, piece.region, payload.MutableData()));
+        ReadTensor(piece, tensor, 0, {payload.MutableData(), bytes}));
     if (tensor == 0) {
       shard.values = std::move(payload);
     } else if (tensor <= piece.slots) {
@@ -443,16 +466,16 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
   return shard;
 }
 
-absl::Status PartFile::ReadTensor(const Piece& piece, int tensor,
-                                  const Region& region, std::byte* to) const {
-  SL_CHECK(
-      tensor >= 0 && tensor < piece.tensors() && piece.region.Contains(region),
-      PieceName(piece));
+absl::Status PartFile::ReadTensor(const Piece& piece, int tensor, size_t offset,
+                                  absl::Span<std::byte> to) const {
+  SL_CHECK(tensor >= 0 && tensor < piece.tensors(), PieceName(piece));
+  const auto of_tensor = piece.tensor_bytes.begin() + tensor;
+  SL_CHECK(offset <= *of_tensor && to.size() <= *of_tensor - offset,
+           PieceName(piece));
   const size_t before =
-      static_cast<size_t>(tensor) * piece.region.DenseBytes() +
-      piece.region.DenseOffset(region);
-  return ReadAt(piece.offset + static_cast<int64_t>(before),
-                region.DenseBytes(), to);
+      std::accumulate(piece.tensor_bytes.begin(), of_tensor, offset);
+  return ReadAt(piece.offset + static_cast<int64_t>(before), to.size(),
+                to.data());
 }
 
 }  // namespace slackline

@@ -8,12 +8,15 @@
 // follows ", rms 3fb999999999999a of 120": the bits of RunningRms::mean(), and
 // its count. In a job whose delays are given there follows ", turns 0802...": a
 // wire::Turns as hexadecimal digits; its tensors are
-// "<table>[<begin>, <end>)/turns/<number>", behind the slots.
+// "<table>[<begin>, <end>)/turns/<number>", behind the slots. Tensors are F32
+// with a number for each element, or, in a form that only their table's store
+// knows, U8.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,14 +53,20 @@ class PartFile {
     Version version = 0;
     int slots = 0;
     int64_t offset = 0;  // Of the values in the file; the slots follow.
+    std::vector<size_t> tensor_bytes = {};  // In the order of the file.
     uint64_t hash = 0;
     RunningRms running_rms = {};
     std::optional<wire::Turns> turns = {};
+    bool floats = true;  // As in ShardState.
 
     // The values, the slots, and those of the turns.
     int tensors() const {
       return 1 + slots +
              (turns.has_value() ? static_cast<int>(TensorCount(*turns)) : 0);
+    }
+    int64_t bytes() const {
+      return std::accumulate(tensor_bytes.begin(), tensor_bytes.end(),
+                             int64_t{0});
     }
   };
   // DataLoss names file, offset and bound of what is not as `part` says.
@@ -71,11 +80,11 @@ class PartFile {
   // for a large piece than for a small one.
   absl::Status Check(const Piece& piece) const;
   absl::StatusOr<ShardState> Read(const Piece& piece) const;
-  // A region within the piece: of its values (tensor 0), of its slot
-  // tensor - 1, or, behind the slots, of its turns. It is not checked: the hash
-  // is of all of the piece.
-  absl::Status ReadTensor(const Piece& piece, int tensor, const Region& region,
-                          std::byte* to) const;
+  // Some bytes of the piece's values (tensor 0), of its slot tensor - 1, or,
+  // behind the slots, of its turns. They are not checked: the hash is of all of
+  // the piece.
+  absl::Status ReadTensor(const Piece& piece, int tensor, size_t offset,
+                          absl::Span<std::byte> to) const;
   // What Check() says of a piece with another hash.
   absl::Status Damaged(const Piece& piece, uint64_t hash) const;
 

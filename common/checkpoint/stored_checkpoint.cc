@@ -1,6 +1,7 @@
 #include "common/checkpoint/stored_checkpoint.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,6 @@
 #include "common/optim/optimizer.h"
 #include "common/shortened.h"
 #include "common/status.h"
-#include "common/with_memory.h"
 
 namespace slackline {
 namespace {
@@ -20,6 +20,39 @@ constexpr size_t kTableNameBytesShown = 64;  // In errors.
 std::string PieceText(const std::string& table, const Region& region) {
   return absl::StrCat(Shortened(table, kTableNameBytesShown), region.Text());
 }
+
+// The tensors of a piece as they are read, one after the other; their hash is
+// looked at if all of them were.
+class PieceReader {
+ public:
+  PieceReader(const PartFile& file, const PartFile::Piece& piece)
+      : file_(file), piece_(piece), hasher_(piece.version) {}
+
+  TensorForm::Piece Tensor(int tensor) {
+    return {.region = piece_.region,
+            .bytes = piece_.tensor_bytes[static_cast<size_t>(tensor)],
+            .read = [this, tensor](size_t offset, absl::Span<std::byte> to) {
+              const absl::Status read =
+                  file_.ReadTensor(piece_, tensor, offset, to);
+              hasher_.Add(to.data(), to.size());
+              bytes_ += static_cast<int64_t>(to.size());
+              return read;
+            }};
+  }
+  // No byte is read twice, so as many as there are are all of them.
+  absl::Status CheckIfWhole() const {
+    const bool is_damaged =
+        bytes_ == piece_.bytes() && hasher_.Hash() != piece_.hash;
+    return is_damaged ? file_.Damaged(piece_, hasher_.Hash())
+                      : absl::OkStatus();
+  }
+
+ private:
+  const PartFile& file_;
+  const PartFile::Piece& piece_;
+  StateHasher hasher_;
+  int64_t bytes_ = 0;
+};
 
 }  // namespace
 
@@ -110,19 +143,22 @@ absl::Status StoredCheckpoint::CheckWhole() const {
 
 int64_t StoredCheckpoint::bytes() const { return BytesOf(manifest_); }
 
-absl::StatusOr<ShardState> StoredCheckpoint::Read(const std::string& table,
-                                                  const Region& region) const {
-  return ReadTensors(table, region, /*with_slots=*/true);
+absl::StatusOr<ShardState> StoredCheckpoint::Read(
+    const std::string& table, const Region& region,
+    const TensorForm& form) const {
+  return ReadTensors(table, region, form, /*with_slots=*/true);
 }
 
 absl::StatusOr<Payload> StoredCheckpoint::ReadValues(
     const std::string& table, const Region& region) const {
-  SL_ASSIGN_OR_RETURN(ShardState shard, ReadTensors(table, region, false));
+  SL_ASSIGN_OR_RETURN(ShardState shard, ReadTensors(table, region, FloatsForm(),
+                                                    /*with_slots=*/false));
   return std::move(shard.values);
 }
 
 absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
-    const std::string& table, const Region& region, bool with_slots) const {
+    const std::string& table, const Region& region, const TensorForm& form,
+    bool with_slots) const {
   const auto found = tables_.find(table);
   if (found == tables_.end()) {
     return absl::NotFoundError(absl::StrCat(
@@ -134,42 +170,50 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
         absl::StrCat(folder_, " has no ", PieceText(table, region),
                      "; the table has ", pieces.whole.size(), " elements"));
   }
-  ShardState shard = {.table = table, .region = region, .values = {}};
+  ShardState shard = {.table = table,
+                      .region = region,
+                      .values = {},
+                      .floats = form.IsFloats()};
+  const std::string where =
+      absl::StrCat(folder_, ": ", PieceText(table, region));
   // The first one may begin before the region.
   auto at = pieces.places.lower_bound(region);
   if (at != pieces.places.begin() && std::prev(at)->first.Overlaps(region))
     --at;
   const int tensors = with_slots ? at->second.piece->tensors() : 1;
-  std::vector<Payload> to;
-  SL_RETURN_IF_ERROR(
-      WithMemory(static_cast<size_t>(tensors) * region.DenseBytes(),
-                 PieceText(table, region), [&] {
-                   for (int i = 0; i < tensors; ++i)
-                     to.push_back(Payload::Allocate(region.DenseBytes()));
-                 }));
   RunningRmsOfParts rms;
   TurnsOfPieces turns;
+  std::deque<PieceReader> readers;
   for (; at != pieces.places.end() && at->first.Overlaps(region); ++at) {
-    const auto& [file, piece] = at->second;
-    const Region part = region.Overlap(piece->region);
+    const PartFile::Piece& piece = *at->second.piece;
+    const int64_t elements = region.Overlap(piece.region).size();
     if (with_slots) {
-      SL_RETURN_IF_ERROR(Annotate(
-          turns.Add(piece->turns.has_value() ? &*piece->turns : nullptr,
-                    part.size()),
-          absl::StrCat(folder_, ": ", PieceText(table, region))));
+      SL_RETURN_IF_ERROR(
+          Annotate(turns.Add(piece.turns.has_value() ? &*piece.turns : nullptr,
+                             elements),
+                   where));
     }
-    StateHasher hasher(piece->version);
-    for (int i = 0; i < tensors; ++i) {
-      std::byte* const target = to[i].MutableData() + region.DenseOffset(part);
-      SL_RETURN_IF_ERROR(file->ReadTensor(*piece, i, part, target));
-      hasher.Add(target, part.DenseBytes());
+    shard.version = std::max(shard.version, piece.version);
+    rms.Add(piece.running_rms, elements);
+    if (piece.floats != form.IsFloats()) {
+      return absl::DataLossError(absl::StrCat(
+          where, ": ", at->second.file->path(), " lists its tensors as ",
+          piece.floats ? "floats; bytes in a form of their own"
+                       : "bytes in a form of their own; floats",
+          " are required"));
     }
-    const bool all = part == piece->region && tensors == piece->tensors();
-    if (all && hasher.Hash() != piece->hash)
-      return file->Damaged(*piece, hasher.Hash());
-    shard.version = std::max(shard.version, piece->version);
-    rms.Add(piece->running_rms, part.size());
+    readers.emplace_back(*at->second.file, piece);
   }
+  std::vector<Payload> to;
+  for (int i = 0; i < tensors; ++i) {
+    std::vector<TensorForm::Piece> of_pieces;
+    for (PieceReader& reader : readers) of_pieces.push_back(reader.Tensor(i));
+    absl::StatusOr<Payload> joined = form.Join(region, of_pieces);
+    if (!joined.ok()) return Annotate(joined.status(), where);
+    to.push_back(*std::move(joined));
+  }
+  for (const PieceReader& reader : readers)
+    SL_RETURN_IF_ERROR(reader.CheckIfWhole());
   shard.running_rms = rms.Whole();
   shard.values = std::move(to.front());
   if (!with_slots) return shard;

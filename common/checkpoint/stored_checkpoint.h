@@ -31,10 +31,11 @@ class StoredCheckpoint final : public StoredShards {
   int64_t bytes() const;  // Of all parts, and of what programs keep.
 
   // Shards that are read whole are checked again. NotFound: there is no such
-  // table, or it has no such elements.
+  // table, or it has no such elements. DataLoss: the table is in another form.
   absl::StatusOr<ShardState> Read(const std::string& table,
-                                  const Region& region) const override;
-  // The same without the slots.
+                                  const Region& region,
+                                  const TensorForm& form) const override;
+  // The values of a table that is floats, without the slots.
   absl::StatusOr<Payload> ReadValues(const std::string& table,
                                      const Region& region) const;
 
@@ -53,6 +54,7 @@ class StoredCheckpoint final : public StoredShards {
   absl::Status CheckWhole() const;
   absl::StatusOr<ShardState> ReadTensors(const std::string& table,
                                          const Region& region,
+                                         const TensorForm& form,
                                          bool with_slots) const;
 
   std::string folder_;

@@ -18,8 +18,7 @@
 
 namespace slackline {
 
-// The message says what the tensors are. Each has a float for each element of
-// the shard.
+// The message says what the tensors are.
 struct StoredTurns {
   wire::Turns turns;
   std::vector<Payload> tensors;

@@ -95,8 +95,8 @@ struct SafetensorsHeader {
 absl::Status CheckSafetensorsHeaderSize(const std::string& path,
                                         uint64_t header_bytes,
                                         uint64_t file_bytes);
-// The JSON header of a file with `data_bytes` after it, whose tensors are all
-// float32; errors as those of ReadSafetensors().
+// The JSON header of a file with `data_bytes` after it, whatever the types;
+// errors as those of ReadSafetensors().
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     const std::string& path, absl::string_view json, uint64_t data_bytes);
 

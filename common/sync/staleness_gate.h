@@ -13,10 +13,11 @@
 // true are looked at.
 //
 // Pure state machine: no I/O, threads, time or randomness; the time that a pull
-// carries means nothing here. Thread-compatible;
+// carries means nothing here, nor does what it asks for. Thread-compatible;
 // the thread that owns the shard is its only caller.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "common/sync/participants.h"
+#include "proto/data.pb.h"
 
 namespace slackline {
 
@@ -35,10 +37,9 @@ struct GatedPull {
   Clock own_clock = 0;
   Clock needed = 0;    // Of every participant.
   Clock complete = 0;  // Of the shard: clocks below it are complete.
-  bool state = false;  // Optimizer slots, too.
-  bool join = false;   // The worker is to be told its first clock.
-  bool exact = false;  // As wire::Pull::Step says.
-  // When it was asked for, first: carried for whoever answers it.
+  // Both are carried for whoever answers it: what it asks of each of its
+  // shards, which are not listed, and when that was asked for first.
+  std::shared_ptr<const wire::Pull> asked = nullptr;
   absl::Time since = absl::InfiniteFuture();
 };
 

@@ -1,12 +1,11 @@
 #include "server/coordinator/job_terms.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/config/block/config_difference.h"
 #include "common/status.h"
 #include "server/coordinator/grant_book.h"
 #include "server/coordinator/join_check.h"
+#include "server/coordinator/table_terms.h"
 
 namespace slackline {
 namespace {
@@ -80,12 +79,7 @@ std::string JobTerms::WhyOfAnotherJob(const wire::JoinRequest& join) const {
 }
 
 std::string JobTerms::WhyModelUnfit(const wire::JoinRequest& join) const {
-  if (join.table_size() == 0) return " has a model without tables";
-  if (std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
-      !unfit.empty()) {
-    return unfit;
-  }
-  if (std::string unfit = WhyOptimizersUnfit(join); !unfit.empty())
+  if (std::string unfit = WhyTablesUnfit(join, options_); !unfit.empty())
     return unfit;
   if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
     return absl::StrCat(" has ", join.steps_total(), " steps to do, ",
@@ -162,32 +156,14 @@ std::string JobTerms::WhyOtherModel(const std::string& who,
         "; give all workers the same files (--data-dir of each host), or draw "
         "them from one seed");
   }
-  for (int i = 0; i < std::max(join.table_size(), first.table_size()); ++i) {
-    const std::string ours =
-        i < join.table_size() ? TableText(join.table(i)) : "no table";
-    const std::string theirs =
-        i < first.table_size() ? TableText(first.table(i)) : "no table";
-    if (ours != theirs) {
-      return absl::StrCat(
-          who, " has ", ours, " where ", other, " has ", theirs,
-          "; all workers must train the same model on the same data");
-    }
-    if (join.table(i).optimizer().SerializeAsString() !=
-        first.table(i).optimizer().SerializeAsString()) {
-      return absl::StrCat(who, " has ", ours, " with the optimizer ",
-                          OptimizerText(join.table(i)), " where ", other,
-                          " has it with ", OptimizerText(first.table(i)),
-                          "; all workers must give a table the same optimizer");
-    }
-  }
-  return "";
+  return WhyOtherTables(who, join, other, first);
 }
 
 wire::JoinRequest JobTerms::Complete(const wire::JoinRequest& join) const {
   wire::JoinRequest complete = join;
   complete.clear_config();
   complete.DiscardUnknownFields();
-  CompleteOptimizers(options_.optimizer, &complete);
+  CompleteTables(options_, &complete);
   return complete;
 }
 

@@ -15,33 +15,15 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "proto/cluster.pb.h"
-#include "proto/control.pb.h"
-#include "proto/optimizer.pb.h"
 #include "proto/wire.pb.h"
+#include "server/coordinator/job_terms_options.h"
 #include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
 
 class JobTerms {
  public:
-  struct Options {
-    std::string job;
-    std::string config_hash;
-    // To name the field in which another one differs. Without servers and
-    // workers: it is not known.
-    config::ClusterConfig config = {};
-    int protocol = 0;
-    wire::Build build;  // Of the coordinator.
-    int servers = 1;    // Of the config.
-    int workers = 1;
-    int64_t shard_elements = 65536;
-    config::Optimizer optimizer;  // As in CoordinatorCore::Options.
-    std::string delays_sha256;    // Of recorded delays, in every server.
-    // The checkpoint that the job goes on from, which every server has to name;
-    // empty: there is none.
-    std::string checkpoint_sha256;
-  };
+  using Options = JobTermsOptions;
 
   explicit JobTerms(const Options& options) : options_(options) {}
 

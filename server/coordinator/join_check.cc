@@ -1,23 +1,16 @@
 #include "server/coordinator/join_check.h"
 
-#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/config/block/bounds.h"
-#include "common/config/block/scalar_defaults.h"
 #include "common/endpoint.h"
-#include "common/optim/optimizer.h"
 
 namespace slackline {
 namespace {
-
-// Owners that a view of some MiB can list.
-constexpr int64_t kShardsMax = 1 << 20;
 
 constexpr size_t kThreadsMax = 4096;
 constexpr size_t kNameBytesMax = 256;
@@ -111,83 +104,6 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
     if (extents > kTableExtentsMax)
       return TooMany("extents in the shape of a table", extents,
                      kTableExtentsMax);
-  }
-  return "";
-}
-
-std::string TableText(const wire::Table& table) {
-  return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "),
-                      "]");
-}
-
-std::string OptimizerText(const wire::Table& table) {
-  return table.optimizer().ShortDebugString();
-}
-
-void CompleteOptimizers(const config::Optimizer& of_config,
-                        wire::JoinRequest* join) {
-  for (wire::Table& table : *join->mutable_table()) {
-    config::Optimizer& optimizer = *table.mutable_optimizer();
-    if (optimizer.kind_case() == config::Optimizer::KIND_NOT_SET)
-      optimizer = of_config;
-    WriteScalarDefaults(&optimizer);
-  }
-}
-
-std::string WhyOptimizersUnfit(const wire::JoinRequest& join) {
-  for (const wire::Table& table : join.table()) {
-    if (table.optimizer().kind_case() == config::Optimizer::KIND_NOT_SET) {
-      return absl::StrCat(
-          " has table ", TableText(table),
-          " without an optimizer, and the config has none; give the table one, "
-          "or write one in the config, as in optimizer { sgd { learning_rate: "
-          "0.05 } }");
-    }
-    const absl::Status made = Optimizer::Create(table.optimizer()).status();
-    if (!made.ok()) {
-      return absl::StrCat(" has table ", TableText(table), " with a wrong ",
-                          made.message());
-    }
-  }
-  return "";
-}
-
-std::string WhyTablesUnfit(const wire::JoinRequest& join,
-                           int64_t shard_elements) {
-  int64_t shards = 0;
-  for (const wire::Table& table : join.table()) {
-    int64_t elements = 1;
-    for (const int64_t extent : table.shape()) {
-      if (extent < 1 || extent > kTableElementsMax / elements) {
-        return absl::StrCat(" has table ", TableText(table),
-                            "; extents of at least 1 and at most ",
-                            kTableElementsMax, " elements are required");
-      }
-      elements *= extent;
-    }
-    if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
-      return absl::StrCat(" has table ", TableText(table),
-                          ", which begins with a checkpoint: only the "
-                          "coordinator says so");
-    }
-    if (table.pulled_as() != wire::Encoding::FLOAT32 &&
-        table.pulled_as() != wire::Encoding::BFLOAT16 &&
-        table.pulled_as() != wire::Encoding::FLOAT16) {
-      return absl::StrCat(
-          " has table ", TableText(table), ", whose parameters are pulled as ",
-          table.pulled_as(), "; 32 or 16 bits for each are required");
-    }
-    if (table.shard_elements() < 0) {
-      return absl::StrCat(" has table ", TableText(table), " in shards of ",
-                          table.shard_elements(), " elements");
-    }
-    const int64_t size =
-        table.shard_elements() == 0 ? shard_elements : table.shard_elements();
-    shards += (elements - 1) / size + 1;
-    if (shards > kShardsMax) {
-      return absl::StrCat(" has tables of more than ", kShardsMax,
-                          " shards; raise limits { shard_kib: ... }");
-    }
   }
   return "";
 }

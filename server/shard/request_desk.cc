@@ -35,6 +35,13 @@ std::vector<HeldAnswers::Need> NeedsOf(const wire::Header& header,
   return needs;
 }
 
+// What the pull asks of each of its shards.
+std::shared_ptr<const wire::Pull> WithoutShards(const wire::Pull& pull) {
+  auto asked = std::make_shared<wire::Pull>(pull);
+  asked->clear_shard();
+  return asked;
+}
+
 // Where the shard is, if that is known.
 std::optional<wire::Relocation> RelocationOf(ShardId shard,
                                              const ShardParts& at) {
@@ -127,6 +134,7 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
       SenderOf(from, message.header,
                {.phases = request.phases(), .cuts = request.cuts()}, at);
   for (const wire::Pull& pull : request.pull()) {
+    const std::shared_ptr<const wire::Pull> asked = WithoutShards(pull);
     for (const int32_t shard : pull.shard()) {
       Admission admission = Admit(sender, shard, at);
       if (Message* const kept =
@@ -135,17 +143,14 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
         later.set_phases(request.phases());
         later.set_cuts(request.cuts());
         wire::Pull& part = *later.add_pull();
-        part.set_id(pull.id());
+        part = *asked;
         part.add_shard(shard);
-        if (pull.has_step()) *part.mutable_step() = pull.step();
-        if (pull.has_join()) *part.mutable_join() = pull.join();
-        if (pull.has_state()) *part.mutable_state() = pull.state();
         continue;
       }
       std::optional<wire::Refusal> refusal =
           admission.served == nullptr
               ? std::move(admission.refusal)
-              : Pull(*admission.served, sender, pull, at);
+              : Pull(*admission.served, sender, asked, at);
       if (!refusal.has_value()) continue;
       if (refusal->has_rejected())
         at.counts.Count(run::ServerStats::kMalformedFieldNumber);
@@ -303,10 +308,9 @@ ServedShard::Pushed RequestDesk::Push(ServedShard& shard, const Sender& sender,
   return pushed;
 }
 
-std::optional<wire::Refusal> RequestDesk::Pull(ServedShard& shard,
-                                               const Sender& sender,
-                                               const wire::Pull& pull,
-                                               const ShardParts& at) {
+std::optional<wire::Refusal> RequestDesk::Pull(
+    ServedShard& shard, const Sender& sender,
+    const std::shared_ptr<const wire::Pull>& asked, const ShardParts& at) {
   const wire::View& view = at.view->proto();
   const WorkerLife& who = sender.who;
   // Who has joined while the others stepped by all-reduce takes part from the
@@ -316,14 +320,14 @@ std::optional<wire::Refusal> RequestDesk::Pull(ServedShard& shard,
        sender.view_number > at.view->number())) {
     return Retry();
   }
-  const Clock clock = pull.step().clock();
+  const Clock clock = asked->step().clock();
   const sync::Mode& mode = PhaseAt(view, clock).mode();
   ServedShard::PullTerms terms{.needs = NeedsAt(view, clock),
                                .extra_steps = RuleOf(mode).extra_steps(mode)};
   if (terms.extra_steps > 0)
     terms.granted_of_all = NeedsAt(view, clock, /*granted=*/true).of_all;
   std::optional<wire::Refusal> refusal =
-      shard.Pull(who, pull, terms, at.NewCall());
+      shard.Pull(who, asked, terms, at.NewCall());
   at.Settle(shard);
   return refusal;
 }
@@ -333,8 +337,8 @@ void RequestDesk::Answer(ShardId shard, const ServedShard::Answer& told,
   wire::PullAnswer& answer =
       replies_.Add(PeerOf(told.pull), told.pull.request_id, shard);
   wire::PullAnswer::Values& values =
-      told.pull.state ? *answer.mutable_state()->mutable_values()
-                      : *answer.mutable_values();
+      told.pull.asked->has_state() ? *answer.mutable_state()->mutable_values()
+                                   : *answer.mutable_values();
   values.set_version(told.version);
   values.set_shard_clock(told.shard_clock);
   if (told.pull.since < now) {
@@ -342,7 +346,7 @@ void RequestDesk::Answer(ShardId shard, const ServedShard::Answer& told,
   }
   if (told.kind.has_value()) values.set_kind(*told.kind);
   replies_.Attach(told.values);
-  if (!told.pull.state) return;
+  if (!answer.has_state()) return;
   answer.mutable_state()->set_hash(told.hash);
   answer.mutable_state()->set_slots(static_cast<int>(told.slots.size()));
   for (const Payload& slot : told.slots) replies_.Attach(slot);

@@ -100,10 +100,9 @@ class RequestDesk {
                                   const wire::Push& push,
                                   absl::Span<const Payload> frames,
                                   const ShardParts& at);
-  static std::optional<wire::Refusal> Pull(ServedShard& shard,
-                                           const Sender& sender,
-                                           const wire::Pull& pull,
-                                           const ShardParts& at);
+  static std::optional<wire::Refusal> Pull(
+      ServedShard& shard, const Sender& sender,
+      const std::shared_ptr<const wire::Pull>& asked, const ShardParts& at);
   // To a worker: now, or when followers have what it says. Signs it.
   void Send(Outgoing out, const ShardParts& at);
 

@@ -363,11 +363,11 @@ std::optional<wire::Refusal> ServedShard::TakeInstallation(
 
 // ---- Pulls ------------------------------------------------------------------
 
-std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
-                                               const wire::Pull& pull,
-                                               const PullTerms& terms,
-                                               const Call& call) {
+std::optional<wire::Refusal> ServedShard::Pull(
+    const WorkerLife& who, const std::shared_ptr<const wire::Pull>& asked,
+    const PullTerms& terms, const Call& call) {
   if (HasFailed(call)) return Retry();
+  const wire::Pull& pull = *asked;
   const Participant* participant = Find(who);
   if (participant == nullptr) {
     if (!pull.has_join()) {
@@ -392,7 +392,7 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
       pull.has_join() ? participant->joined_at : pull.step().clock();
   if (!pull.has_state() && order.IsOver(step, *participant, machine_))
     return Retry();
-  const GatedPull gated = Gated(who, pull, terms, call);
+  const GatedPull gated = Gated(who, asked, terms, call);
   if (StalenessGate::Admits(machine_.participants(), order.Progress(machine_),
                             gated)) {
     AnswerPull(gated, call);
@@ -404,21 +404,21 @@ std::optional<wire::Refusal> ServedShard::Pull(const WorkerLife& who,
   return std::nullopt;
 }
 
-GatedPull ServedShard::Gated(const WorkerLife& who, const wire::Pull& pull,
+GatedPull ServedShard::Gated(const WorkerLife& who,
+                             const std::shared_ptr<const wire::Pull>& asked,
                              const PullTerms& terms, const Call& call) {
+  const wire::Pull& pull = *asked;
   GatedPull gated{.rank = who.rank,
                   .incarnation = who.incarnation,
                   .request_id = pull.id(),
-                  .state = pull.has_state(),
+                  .asked = asked,
                   .since = call.now};
   if (pull.has_state()) {
     gated.clock = gated.own_clock = gated.needed = pull.state().clock();
     return gated;
   }
-  gated.join = pull.has_join();
   gated.clock = pull.step().clock();  // 0 of a worker that joins.
   gated.own_clock = pull.step().own_clock();
-  gated.exact = pull.step().exact();
   orders_.OfValues().Gate(terms, machine_, &gated);
   return gated;
 }
@@ -443,15 +443,16 @@ Payload ServedShard::RoundedOf(const ShardVersion& told) {
 
 void ServedShard::AnswerPull(const GatedPull& pull, const Call& call) {
   const Shard& shard = machine_.shard();
+  const bool of_state = pull.asked->has_state();
   const Participant* const joined =
-      pull.join ? Find({.rank = pull.rank, .incarnation = pull.incarnation})
-                : nullptr;
+      pull.asked->has_join()
+          ? Find({.rank = pull.rank, .incarnation = pull.incarnation})
+          : nullptr;
   UpdateOrder& order = orders_.OfValues();
-  const ShardVersion told =
-      pull.state
-          ? ShardVersion{.version = shard.version(), .values = shard.values()}
-          : order.Answer(pull, machine_);
-  const bool as_they_are = pull.state || pull.exact;
+  const ShardVersion told = of_state ? ShardVersion{.version = shard.version(),
+                                                    .values = shard.values()}
+                                     : order.Answer(pull, machine_);
+  const bool as_they_are = of_state || pull.asked->step().exact();
   Answer& answer = call.effects.answers.emplace_back(
       Answer{.pull = pull,
              .shard_clock = joined != nullptr ? joined->joined_at
@@ -460,7 +461,7 @@ void ServedShard::AnswerPull(const GatedPull& pull, const Call& call) {
              .values = as_they_are ? told.values : RoundedOf(told)});
   if (!as_they_are) answer.kind = rules_->pulled_as;
   size_t bytes = answer.values.size();
-  if (pull.state) {
+  if (of_state) {
     answer.hash = StateHash(shard.version(), shard.values(), shard.slots());
     answer.slots = shard.slots();
     for (const Payload& slot : answer.slots) bytes += slot.size();
@@ -468,7 +469,7 @@ void ServedShard::AnswerPull(const GatedPull& pull, const Call& call) {
   call.counts.Answered(bytes);
   call.effects.work.push_back(
       {.shard = range().shard, .pulls = 1, .bytes_out = bytes});
-  if (pull.state) return;  // For no step.
+  if (of_state) return;  // For no step.
   // Not of the final model; and once for each step, though who has not heard
   // the answer asks again.
   LeadCounted& counted = leads_[pull.rank];
@@ -520,7 +521,8 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
                    .version = shard.version(),
                    .values = shard.values(),
                    .slots = shard.slots(),
-                   .running_rms = machine->running_rms()};
+                   .running_rms = machine->running_rms(),
+                   .floats = machine_.rule()->store->form().IsFloats()};
   if (machine->turns() != nullptr)
     state.turns = EncodeTurns(machine->turns()->state());
   cut_.reset();

@@ -133,9 +133,10 @@ class ServedShard {
   using PullTerms = UpdateOrder::PullTerms;
   // A pull of this shard, which is answered now, or parked until it can be. A
   // worker that does not take part joins with it, if it says so.
-  std::optional<wire::Refusal> Pull(const WorkerLife& who,
-                                    const wire::Pull& pull,
-                                    const PullTerms& terms, const Call& call);
+  // `asked` is as that of GatedPull.
+  std::optional<wire::Refusal> Pull(
+      const WorkerLife& who, const std::shared_ptr<const wire::Pull>& asked,
+      const PullTerms& terms, const Call& call);
   // Parks nothing any more; returns what was parked, in parking order.
   std::vector<GatedPull> TakeParked() { return gate_.TakeParked(); }
 
@@ -253,7 +254,8 @@ class ServedShard {
       absl::Span<const Payload> frames, const InstallTerms& terms,
       const Call& call);
   // The pull with the clocks that it waits for.
-  GatedPull Gated(const WorkerLife& who, const wire::Pull& pull,
+  GatedPull Gated(const WorkerLife& who,
+                  const std::shared_ptr<const wire::Pull>& asked,
                   const PullTerms& terms, const Call& call);
   // `changed` is as that of StalenessGate::Release().
   void ReleaseParked(std::optional<Rank> changed, const Call& call);

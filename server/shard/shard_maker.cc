@@ -142,7 +142,8 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   std::optional<StoredTurns> turns;
   if (at.options.stored != nullptr) {
     SL_ASSIGN_OR_RETURN(ShardState stored,
-                        at.options.stored->Read(table.name(), range.region));
+                        at.options.stored->Read(table.name(), range.region,
+                                                rule.store->form()));
     if (stored.turns.has_value() != (rule.delays != nullptr)) {
       return absl::DataLossError(absl::StrCat(
           "the checkpoint has ", stored.turns.has_value() ? "" : "no ",

@@ -11,7 +11,6 @@ const float* Floats(const Payload& payload) {
 
 void StalePushes::OnAnswer(Rank rank, Incarnation incarnation, Version version,
                            const Payload& values) {
-  if (!rule_.NeedsBase()) return;
   Bases& of_worker = bases_of_[rank];
   if (of_worker.incarnation != incarnation) {
     // Of another life of the worker, nothing comes any more.

@@ -23,7 +23,8 @@ class StalePushes {
       : rule_(rule), maximize_(maximize) {}
 
   const StaleRule& rule() const { return rule_; }
-  // A worker was told the values of this version.
+  // A worker was told of the values of this version; for rules that
+  // NeedsBase().
   void OnAnswer(Rank rank, Incarnation incarnation, Version version,
                 const Payload& values);
   // What to do with its gradient. `now` is the shard's version and its values.

@@ -31,13 +31,15 @@ int64_t MissedBy(Version base, const Shard& shard) {
 
 void UpdateOrder::Gate(const PullTerms& terms, const ShardMachine&,
                        GatedPull* pull) {
-  if (pull->join) return;  // It takes what is there.
+  if (pull->asked->has_join()) return;  // It takes what is there.
   pull->needed = terms.needs.of_all;
   pull->complete = terms.needs.complete;
 }
 
-ShardVersion UpdateOrder::Answer(const GatedPull&, const ShardMachine& shard) {
-  return {.version = shard.shard().version(), .values = shard.shard().values()};
+ShardVersion UpdateOrder::Answer(const GatedPull& pull,
+                                 const ShardMachine& shard) {
+  return {.version = shard.shard().version(),
+          .values = shard.shard().store().Pulled(*pull.asked)};
 }
 
 std::optional<std::pair<Rank, Clock>> UpdateOrder::Missing(
@@ -107,7 +109,7 @@ UpdateOrder::Verdict AtOnce::Judge(const sync::Mode&, Version base,
 void AtOnce::Gate(const PullTerms& terms, const ShardMachine& shard,
                   GatedPull* pull) {
   UpdateOrder::Gate(terms, shard, pull);
-  if (!pull->join && terms.extra_steps > 0 &&
+  if (!pull->asked->has_join() && terms.extra_steps > 0 &&
       shard.participants().MinClock() < pull->needed &&
       dssp_.Grants(*pull, shard.participants(), terms.extra_steps)) {
     pull->needed = terms.granted_of_all;
@@ -115,9 +117,11 @@ void AtOnce::Gate(const PullTerms& terms, const ShardMachine& shard,
 }
 
 ShardVersion AtOnce::Answer(const GatedPull& pull, const ShardMachine& shard) {
-  ShardVersion told = UpdateOrder::Answer(pull, shard);
-  stale_.OnAnswer(pull.rank, pull.incarnation, told.version, told.values);
-  return told;
+  if (stale_.rule().NeedsBase()) {
+    stale_.OnAnswer(pull.rank, pull.incarnation, shard.shard().version(),
+                    shard.shard().values());
+  }
+  return UpdateOrder::Answer(pull, shard);
 }
 
 // ---- By clock ---------------------------------------------------------------
@@ -187,7 +191,7 @@ void AsGiven::Gate(const PullTerms& terms, const ShardMachine& shard,
   // A job that goes on from a checkpoint does so in the middle of its turns.
   if (const Participant* const who =
           shard.participants().Find(pull->rank, pull->incarnation);
-      pull->join && who != nullptr) {
+      pull->asked->has_join() && who != nullptr) {
     pull->clock = who->joined_at;
   }
   pull->needed = terms.needs.of_all;

@@ -79,7 +79,8 @@ class UpdateOrder {
   virtual Clock Progress(const ShardMachine& shard) const {
     return shard.complete_clock();
   }
-  // The pull of a step is answered with this.
+  // The pull of a step is answered with this: the version, and what the pull
+  // asks for of its values.
   virtual ShardVersion Answer(const GatedPull& pull, const ShardMachine& shard);
   // The clock that all workers have completed in what the pull is told.
   virtual Clock CompleteFor(const GatedPull& /*pull*/,

@@ -63,8 +63,8 @@ wire::View RunningView(uint64_t number) {
 
 class TornShards final : public StoredShards {
  public:
-  absl::StatusOr<ShardState> Read(const std::string&,
-                                  const Region&) const override {
+  absl::StatusOr<ShardState> Read(const std::string&, const Region&,
+                                  const TensorForm&) const override {
     return absl::DataLossError("the part is torn");
   }
 };

@@ -2,14 +2,17 @@
 // somebody has pushed. Behind tests only: it shows what a store of embeddings
 // has to bring along, and that nothing above ShardStore knows what is in one.
 //
-// A shard's region is a run of keys. Values, slots and gradients are payloads
-// of one form: RowBlock. A row that is not there is zeros.
+// Row k has the elements [k * width, (k + 1) * width) of the table. Values,
+// slots and gradients are payloads of one form: RowBlock. A row that is not
+// there is zeros. A shard may end within a row, and has a part of it then.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,17 +20,49 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "server/shard/store/shard_store.h"
 
 namespace slackline {
 
-// Some rows of a region, sorted by key: the region's first key, the one behind
-// its last, and the number of rows, then their keys, then their floats.
+// Some rows of a region, sorted by key: the region's first element, the one
+// behind its last, and the number of rows, then their keys, then their floats;
+// of a row that is partly in the region, those that are.
 struct RowBlock {
   Region region;
+  size_t width = 1;
   std::map<int64_t, std::vector<float>> rows = {};
 
   static constexpr size_t kHeader = 3;  // Numbers before the keys.
+
+  // What the region has of the row.
+  Region Row(int64_t key) const {
+    const auto size = static_cast<int64_t>(width);
+    return region.Overlap({key * size, (key + 1) * size});
+  }
+  // Of zeros, if it is not there.
+  std::vector<float>& FindOrAdd(int64_t key) {
+    std::vector<float>& row = rows[key];
+    row.resize(static_cast<size_t>(Row(key).size()));
+    return row;
+  }
+  // Takes over what is within the region of a block whose rows begin or end
+  // elsewhere.
+  void Take(const RowBlock& other) {
+    for (const auto& [key, row] : other.rows) {
+      const Region from = other.Row(key);
+      const Region both = region.Overlap(from);
+      if (both.empty()) continue;
+      const auto begin = row.begin() + (both.begin() - from.begin());
+      std::copy(begin, begin + both.size(),
+                FindOrAdd(key).begin() + (both.begin() - Row(key).begin()));
+    }
+  }
+  RowBlock PartOf(const Region& part) const {
+    RowBlock block{.region = part, .width = width};
+    block.Take(*this);
+    return block;
+  }
 
   Payload Encode() const {
     std::vector<int64_t> numbers = {region.begin(), region.end(),
@@ -47,7 +82,7 @@ struct RowBlock {
     return payload;
   }
 
-  // Of these keys, in rows of `width`.
+  // Of this region, in rows of `width`.
   static absl::StatusOr<RowBlock> Decode(const Payload& payload,
                                          const Region& region, size_t width) {
     const auto number = [&](size_t i) {
@@ -55,47 +90,57 @@ struct RowBlock {
       std::memcpy(&value, payload.data() + i * sizeof(value), sizeof(value));
       return value;
     };
-    const size_t row_bytes = sizeof(int64_t) + width * sizeof(float);
     if (payload.size() < kHeader * sizeof(int64_t) ||
         Region(number(0), number(1)) != region) {
       return absl::InvalidArgumentError(
-          absl::StrCat("no rows of the keys ", region.Text()));
+          absl::StrCat("no rows of the elements ", region.Text()));
     }
     const size_t bytes = payload.size() - kHeader * sizeof(int64_t);
-    if (bytes % row_bytes != 0 ||
-        static_cast<uint64_t>(number(2)) != bytes / row_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          number(2), " rows in ", bytes, " bytes, of ", row_bytes, " each"));
+    const auto count = static_cast<uint64_t>(number(2));
+    if (count > bytes / sizeof(int64_t)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(number(2), " rows in ", bytes, " bytes"));
     }
-    const size_t count = bytes / row_bytes;
-    RowBlock block{.region = region};
+    RowBlock block{.region = region, .width = width};
     const std::byte* floats =
         payload.data() + (kHeader + count) * sizeof(int64_t);
-    Region left = region;
+    size_t left = bytes - count * sizeof(int64_t);
     for (size_t i = 0; i < count; ++i) {
       const int64_t key = number(kHeader + i);
-      if (key < left.begin() || key >= left.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("key ", key, " is outside ", left.Text()));
+      const bool is_next =
+          block.rows.empty() || block.rows.rbegin()->first < key;
+      const Region row = block.Row(key);
+      if (!is_next || row.empty() || row.DenseBytes() > left) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "row ", key, " is not in ", region.Text(), ", or not in its turn"));
       }
-      std::vector<float>& row = block.rows[key];
-      row.resize(width);
-      std::memcpy(row.data(), floats, width * sizeof(float));
-      floats += width * sizeof(float);
-      left = left.SplitAt(key + 1).second;
+      std::memcpy(block.FindOrAdd(key).data(), floats, row.DenseBytes());
+      floats += row.DenseBytes();
+      left -= row.DenseBytes();
     }
-    return block;
-  }
-
-  // Takes the rows of `part`, an end of the region, away.
-  RowBlock SplitOff(const Region& part) {
-    RowBlock rest{.region = part};
-    for (auto row = rows.lower_bound(part.begin()); row != rows.end();)
-      rest.rows.insert(rows.extract(row++));
-    region = region.SplitAt(part.begin()).first;
-    return rest;
+    if (left == 0) return block;
+    return absl::InvalidArgumentError(
+        absl::StrCat(left, " bytes behind the last of ", count, " rows"));
   }
 };
+
+// A pull names rows in a field that no product file knows. Without one it asks
+// for all of them.
+inline constexpr int kRowField = 1000;
+inline void NameRow(int64_t key, wire::Pull* pull) {
+  pull->GetReflection()->MutableUnknownFields(pull)->AddVarint(
+      kRowField, static_cast<uint64_t>(key));
+}
+inline std::set<int64_t> RowsNamed(const wire::Pull& pull) {
+  const google::protobuf::UnknownFieldSet& fields =
+      pull.GetReflection()->GetUnknownFields(pull);
+  std::set<int64_t> keys;
+  for (int i = 0; i < fields.field_count(); ++i) {
+    if (fields.field(i).number() == kRowField)
+      keys.insert(static_cast<int64_t>(fields.field(i).varint()));
+  }
+  return keys;
+}
 
 class RowStore : public ShardStore {
  public:
@@ -118,6 +163,16 @@ class RowStore : public ShardStore {
     return slots_;
   }
 
+  Payload Pulled(const wire::Pull& asked) const override {
+    const std::set<int64_t> keys = RowsNamed(asked);
+    if (keys.empty()) return values();
+    RowBlock some{.region = rows_.region, .width = width_};
+    for (const auto& [key, row] : rows_.rows) {
+      if (keys.contains(key)) some.rows[key] = row;
+    }
+    return some.Encode();
+  }
+
   absl::Status Install(const Payload& values,
                        absl::Span<const Payload> slots) override {
     rows_ = *Decode(values);
@@ -127,12 +182,17 @@ class RowStore : public ShardStore {
   }
 
   absl::StatusOr<std::unique_ptr<ShardStore>> Split(
-      const Region& /*kept*/, const Region& part) override {
+      const Region& kept, const Region& part) override {
     std::vector<RowBlock> rest;
-    for (RowBlock& slot : of_slots_) rest.push_back(slot.SplitOff(part));
+    for (RowBlock& slot : of_slots_) {
+      rest.push_back(slot.PartOf(part));
+      slot = slot.PartOf(kept);
+    }
+    auto store =
+        std::make_unique<RowStore>(width_, rows_.PartOf(part), std::move(rest));
+    rows_ = rows_.PartOf(kept);
     Changed();
-    return std::make_unique<RowStore>(width_, rows_.SplitOff(part),
-                                      std::move(rest));
+    return store;
   }
 
   absl::Status CheckFrame(const wire::Push& push,
@@ -156,31 +216,31 @@ class RowStore : public ShardStore {
         (RowBlock::kHeader + static_cast<size_t>(rows)) * sizeof(int64_t));
   }
   std::pair<Payload, Payload> SplitGradient(const Payload& gradient,
-                                            const Region& /*kept*/,
+                                            const Region& kept,
                                             const Region& part) const override {
-    RowBlock block = *Decode(gradient);
-    const RowBlock rest = block.SplitOff(part);
-    return {block.Encode(), rest.Encode()};
+    const RowBlock block = *Decode(gradient);
+    return {block.PartOf(kept).Encode(), block.PartOf(part).Encode()};
   }
 
   absl::Status Apply(const Update& update) override {
-    RowBlock sum{.region = rows_.region};
+    RowBlock sum{.region = rows_.region, .width = width_};
     for (const Payload& gradient : update.gradients) {
       const RowBlock block = *Decode(gradient);
       for (const auto& [key, row] : block.rows) {
         const auto [at, added] = sum.rows.try_emplace(key, row);
-        for (size_t i = 0; !added && i < width_; ++i) at->second[i] += row[i];
+        for (size_t i = 0; !added && i < row.size(); ++i)
+          at->second[i] += row[i];
       }
     }
     for (const auto& [key, gradient] : sum.rows) {
       const auto* const bytes =
           reinterpret_cast<const std::byte*>(gradient.data());
       Optimizer::ApplyArgs args;
-      args.in = args.out = FindOrAdd(&rows_, key);
+      args.in = args.out = rows_.FindOrAdd(key).data();
       for (size_t i = 0; i < of_slots_.size(); ++i)
-        args.slots[i] = FindOrAdd(&of_slots_[i], key);
+        args.slots[i] = of_slots_[i].FindOrAdd(key).data();
       args.gradients = absl::MakeConstSpan(&bytes, 1);
-      args.elements = width_;
+      args.elements = gradient.size();
       args.gradient_scale = update.scale;
       args.numbers = update.numbers;
       args.update_count = update.count;
@@ -194,11 +254,6 @@ class RowStore : public ShardStore {
  private:
   absl::StatusOr<RowBlock> Decode(const Payload& payload) const {
     return RowBlock::Decode(payload, rows_.region, width_);
-  }
-  float* FindOrAdd(RowBlock* block, int64_t key) const {
-    std::vector<float>& row = block->rows[key];
-    row.resize(width_);
-    return row.data();
   }
   void Changed() {
     values_ = Payload();
@@ -215,12 +270,12 @@ class RowStore : public ShardStore {
 
 class RowKind : public StoreKind {
  public:
-  explicit RowKind(size_t width) : width_(width) {}
+  explicit RowKind(size_t width) : width_(width), form_(width) {}
 
   absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& /*table*/, const Region& region, uint64_t /*seed*/,
       const Optimizer& optimizer) const override {
-    const RowBlock none{.region = region};
+    const RowBlock none{.region = region, .width = width_};
     return std::make_unique<RowStore>(
         width_, none,
         std::vector<RowBlock>(static_cast<size_t>(optimizer.slot_count()),
@@ -237,15 +292,27 @@ class RowKind : public StoreKind {
   }
 
   absl::Status CheckBytes(const Region& region, uint64_t bytes) const override {
-    const uint64_t header = RowBlock::kHeader * sizeof(int64_t);
-    const uint64_t row = sizeof(int64_t) + width_ * sizeof(float);
-    if (bytes >= header && (bytes - header) % row == 0 &&
-        (bytes - header) / row <= static_cast<uint64_t>(region.size())) {
-      return absl::OkStatus();
+    const RowBlock block{.region = region, .width = width_};
+    const auto width = static_cast<int64_t>(width_);
+    const int64_t first = region.begin() / width;
+    const int64_t last = (region.end() - 1) / width;
+    const auto bytes_of = [&](int64_t key) {
+      return sizeof(int64_t) + block.Row(key).DenseBytes();
+    };
+    // The first row and the last one may be smaller; either may be there.
+    for (const uint64_t of_first : {uint64_t{0}, bytes_of(first)}) {
+      for (const uint64_t of_last : {uint64_t{0}, bytes_of(last)}) {
+        const uint64_t fixed =
+            RowBlock::kHeader * sizeof(int64_t) + of_first + of_last;
+        const uint64_t row = sizeof(int64_t) + width_ * sizeof(float);
+        if (bytes >= fixed && (bytes - fixed) % row == 0 &&
+            (bytes - fixed) / row <= static_cast<uint64_t>(last - first + 1)) {
+          return absl::OkStatus();
+        }
+      }
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        bytes, " bytes; ", header, " and ", row, " for each of at most ",
-        region.size(), " rows are required"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes are no rows of ", region.Text()));
   }
 
   absl::Status Check(const Region& region, const Payload& values,
@@ -268,10 +335,13 @@ class RowKind : public StoreKind {
     Payload zeros = Payload::Copy(values.data(), values.size());
     int64_t rows = 0;
     std::memcpy(&rows, values.data() + 2 * sizeof(rows), sizeof(rows));
-    const size_t floats = static_cast<size_t>(rows) * width_ * sizeof(float);
-    std::memset(zeros.MutableData() + zeros.size() - floats, 0, floats);
+    const size_t keys =
+        (RowBlock::kHeader + static_cast<size_t>(rows)) * sizeof(rows);
+    std::memset(zeros.MutableData() + keys, 0, zeros.size() - keys);
     return zeros;
   }
+
+  const TensorForm& form() const override { return form_; }
 
  private:
   absl::StatusOr<RowBlock> Decode(const Region& region,
@@ -279,7 +349,31 @@ class RowKind : public StoreKind {
     return RowBlock::Decode(payload, region, width_);
   }
 
+  class Form : public TensorForm {
+   public:
+    explicit Form(size_t width) : width_(width) {}
+
+    bool IsFloats() const override { return false; }
+    absl::StatusOr<Payload> Join(
+        const Region& region, absl::Span<const Piece> pieces) const override {
+      RowBlock whole{.region = region, .width = width_};
+      for (const Piece& piece : pieces) {
+        Payload bytes = Payload::Allocate(piece.bytes);
+        SL_RETURN_IF_ERROR(piece.read(0, {bytes.MutableData(), bytes.size()}));
+        const absl::StatusOr<RowBlock> block =
+            RowBlock::Decode(bytes, piece.region, width_);
+        if (!block.ok()) return absl::DataLossError(block.status().message());
+        whole.Take(*block);
+      }
+      return whole.Encode();
+    }
+
+   private:
+    const size_t width_;
+  };
+
   const size_t width_;
+  const Form form_;
 };
 
 }  // namespace slackline

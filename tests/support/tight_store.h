@@ -44,6 +44,7 @@ class TightKind : public StoreKind {
   Payload ZeroSlot(const Payload& values) const override {
     return dense_->ZeroSlot(values);
   }
+  const TensorForm& form() const override { return dense_->form(); }
 
  private:
   class Store : public ShardStore {

@@ -214,7 +214,7 @@ bool HasContentOf(const StoredCheckpoint& stored, const Model& model) {
   for (const auto& [name, table] : model.tables) {
     const ShardState expected = ShardOf(
         model, name, 0, static_cast<int64_t>(table.tensors.front().size()));
-    const auto read = stored.Read(name, expected.region);
+    const auto read = stored.Read(name, expected.region, FloatsForm());
     if (!read.ok() || Bits(read->values) != Bits(expected.values) ||
         read->version != expected.version ||
         read->slots.size() != expected.slots.size()) {
@@ -522,6 +522,14 @@ TEST(PartFileTest, HeadersThatSayOtherThingsAreRefused) {
               HasSubstr("its shape is not [2]"));
   EXPECT_THAT(why({{"t[0, 2)", "I32", {2}, 8}}, {{"t[0, 2)", good}}),
               HasSubstr("only F32"));
+  EXPECT_EQ(why({{"t[0, 2)", "U8", {9}, 9}, {"t[0, 2)/0", "U8", {1}, 1}},
+                {{"t[0, 2)", good}}),
+            "")
+      << "in a form that only the table's store knows";
+  EXPECT_THAT(why({{"t[0, 2)", "U8", {3, 3}, 9}}, {{"t[0, 2)", good}}),
+              HasSubstr("its shape is not [9]"));
+  EXPECT_THAT(why({values, {"t[0, 2)/0", "U8", {8}, 8}}, {{"t[0, 2)", good}}),
+              HasSubstr("its type is not that of the shard's values"));
   for (const char* const name :
        {"t", "t[0, 2", "t[0,2)", "t[00, 2)", "t[0, +2)", "t[0, 2) ", "t[, 2)",
         "t[0, 99999999999999999999)"}) {
@@ -640,7 +648,8 @@ TEST(StoredCheckpointTest, AnyCutReadsWhatWasWrittenInAnyOther) {
         const int64_t begin = rng.Between(0, elements - 1);
         const int64_t end = rng.Between(begin + 1, elements);
         const ShardState expected = ShardOf(model, name, begin, end);
-        ExpectEqual(Must(stored->Read(name, {begin, end})), expected);
+        ExpectEqual(Must(stored->Read(name, {begin, end}, FloatsForm())),
+                    expected);
         EXPECT_EQ(Bits(Must(stored->ReadValues(name, {begin, end}))),
                   Bits(expected.values));
       }
@@ -676,8 +685,8 @@ TEST(StoredCheckpointTest, OfSeveralVersionsTheLargestCounts) {
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_EQ(Must(stored->Read("net.0.bias", {0, 7})).version, 9u);
-  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7})).version, 7u);
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {0, 7}, FloatsForm())).version, 9u);
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7}, FloatsForm())).version, 7u);
 }
 
 TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
@@ -692,9 +701,10 @@ TEST(StoredCheckpointTest, OfSeveralRunningSizesTheElementsCount) {
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7})).running_rms,
+  EXPECT_EQ(Must(stored->Read("net.0.bias", {5, 7}, FloatsForm())).running_rms,
             RunningRms(3, 150));
-  const RunningRms both = Must(stored->Read("net.0.bias", {0, 7})).running_rms;
+  const RunningRms both =
+      Must(stored->Read("net.0.bias", {0, 7}, FloatsForm())).running_rms;
   EXPECT_DOUBLE_EQ(both.mean(), std::sqrt((4 * 1 + 3 * 9) / 7.0));
   EXPECT_EQ(both.count(), 150u);
 }
@@ -712,7 +722,8 @@ TEST(StoredCheckpointTest, TurnsAreReadHoweverTheyWereSplit) {
     ShardState expected =
         ShardOf(model, "net.0.bias", region.begin(), region.end());
     GiveTurns(&expected);
-    const ShardState read = Must(stored->Read("net.0.bias", region));
+    const ShardState read =
+        Must(stored->Read("net.0.bias", region, FloatsForm()));
     ExpectEqual(read, expected);
     ExpectSameTurns(read, expected);
   }
@@ -730,8 +741,8 @@ TEST(StoredCheckpointTest, TurnsThatDoNotFitTogetherAreRefused) {
   Must(WriteManifest(folder.path(),
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_TRUE(stored->Read("net.0.bias", {4, 7}).ok());
-  EXPECT_THAT(Text(stored->Read("net.0.bias", {0, 7}).status()),
+  EXPECT_TRUE(stored->Read("net.0.bias", {4, 7}, FloatsForm()).ok());
+  EXPECT_THAT(Text(stored->Read("net.0.bias", {0, 7}, FloatsForm()).status()),
               AllOf(HasSubstr("net.0.bias[0, 7)"),
                     HasSubstr("have other turns than each other")));
 }
@@ -751,7 +762,7 @@ TEST(StoredCheckpointTest, OfSeveralVersionsInTurnsTheLargestCounts) {
                      WriteParts(folder.path(), model, shards, 1)));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
   const wire::Turns turns =
-      Must(stored->Read("net.0.bias", {0, 7})).turns->turns;
+      Must(stored->Read("net.0.bias", {0, 7}, FloatsForm())).turns->turns;
   EXPECT_EQ(turns.waiting(0).base(), 7u);
   EXPECT_DOUBLE_EQ(turns.waiting(0).rms(), std::sqrt((4 * 9 + 3 * 1) / 7.0));
   EXPECT_EQ(turns.kept(0).version(), 4u);
@@ -762,12 +773,13 @@ TEST(StoredCheckpointTest, WhatIsNotThereIsNamed) {
   const TempFolder folder;
   Write(folder.path(), MakeModel(1));
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
-  EXPECT_THAT(Text(stored->Read("net.1", {0, 1}).status()),
+  EXPECT_THAT(Text(stored->Read("net.1", {0, 1}, FloatsForm()).status()),
               HasSubstr("has no table net.1"));
-  EXPECT_THAT(Text(stored->Read("net.0.bias", {3, 8}).status()),
+  EXPECT_THAT(Text(stored->Read("net.0.bias", {3, 8}, FloatsForm()).status()),
               HasSubstr("net.0.bias[3, 8); the table has 7 elements"));
   for (const Region& none : {Region(-1, 3), Region(3, 3), Region(4, 3)}) {
-    EXPECT_TRUE(absl::IsNotFound(stored->Read("net.0.bias", none).status()));
+    EXPECT_TRUE(absl::IsNotFound(
+        stored->Read("net.0.bias", none, FloatsForm()).status()));
   }
 }
 

@@ -207,7 +207,8 @@ TEST(ImportTest, MakesACheckpointOfStepZeroWithTheValuesAlone) {
   EXPECT_THAT(manifest.table(0).shape(), ElementsAre(1000, 200));
   EXPECT_THAT(manifest.table(1).shape(), IsEmpty());
   EXPECT_EQ(manifest.part(0).shards(), 4 + 1) << "shards of 65536";
-  const ShardState read = Must(stored->Read("net.weight", {1, 200000}));
+  const ShardState read =
+      Must(stored->Read("net.weight", {1, 200000}, FloatsForm()));
   EXPECT_EQ(
       std::memcmp(read.values.data(), large.data() + 1, 199999 * sizeof(float)),
       0);

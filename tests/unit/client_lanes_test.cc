@@ -55,6 +55,7 @@ class LaneTest : public ::testing::Test {
   static PullUnit Pull(uint64_t id, std::vector<int32_t> shards) {
     PullUnit unit;
     unit.id = unit.pull_id = id;
+    unit.asked = AskForStep(0, 0);
     unit.bytes = kShardBytes * shards.size();
     unit.shards = std::move(shards);
     return unit;
@@ -259,8 +260,8 @@ TEST_F(PullLaneTest, PullsGoBehindPushesOnceAndOnlyIfSomebodyWaits) {
   lane_.QueueBehind(&pushes, Parts());
   EXPECT_EQ(lane_.size(), 1u);
   EXPECT_THAT(Pump(), ElementsAre(0, 2));
-  EXPECT_EQ(lane_.in_flight().front().clock, 4);
-  EXPECT_EQ(lane_.in_flight().front().own_clock, 4);
+  EXPECT_EQ(lane_.in_flight().front().clock(), 4);
+  EXPECT_EQ(lane_.in_flight().front().asked->step().own_clock(), 4);
 }
 
 // ---- Links ------------------------------------------------------------------

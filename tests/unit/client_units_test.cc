@@ -1,6 +1,8 @@
 // What a worker keeps of its pushes and pulls: how messages are cut with their
 // shards, which go before which, and how a pull is put together.
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -38,7 +40,18 @@ PushEntry Gradient(int32_t shard, uint64_t seq, Clock clock = 0) {
           .slots = {}};
 }
 
-constexpr ShardSplit kSplit = {.kept = 2, .split_off = 8, .kept_elements = 1};
+// Of a shard of four elements, which keeps the first.
+ShardSplit SplitOf(int32_t kept, int32_t split_off,
+                   std::shared_ptr<const View> view = nullptr) {
+  const Region whole(4 * kept, 4 * kept + 4);
+  const auto [of_kept, of_split_off] = whole.SplitAfter(1);
+  return {.kept = kept,
+          .split_off = split_off,
+          .of_kept = of_kept,
+          .of_split_off = of_split_off,
+          .view = std::move(view)};
+}
+const ShardSplit kSplit = SplitOf(2, 8);
 
 // ---- Messages of pushes -----------------------------------------------------
 
@@ -141,7 +154,7 @@ TEST(PushSequencesTest, AcceptanceIsCumulativeAndNeverGoesBack) {
   EXPECT_FALSE(sequences.Accept(1, 1));
   EXPECT_EQ(sequences.accepted(1), 2u);
   EXPECT_TRUE(sequences.AllAccepted(1));
-  sequences.Split({.kept = 1, .split_off = 3, .kept_elements = 1});
+  sequences.Split(SplitOf(1, 3));
   EXPECT_EQ(sequences.shard_count(), 4u);
   EXPECT_EQ(sequences.accepted(3), 2u);
   EXPECT_EQ(sequences.Next(3), 3u);
@@ -189,7 +202,7 @@ TEST(PullUnitTest, WhoWantsAShardWantsBothOfItsParts) {
   unit.shards = {2, 4};
   unit.SplitAt(kSplit);
   EXPECT_THAT(unit.shards, ElementsAre(2, 4, 8));
-  unit.SplitAt({.kept = 3, .split_off = 9, .kept_elements = 1});
+  unit.SplitAt(SplitOf(3, 9));
   EXPECT_THAT(unit.shards, ElementsAre(2, 4, 8));
   unit.bytes = 40;
   unit.TakeOut(4, 16);
@@ -256,8 +269,8 @@ TEST_F(PendingPullsTest,
   }
   proto_.set_number(3);
   view_ = *View::Create(proto_);
-  pulls_.Split(view_, {.kept = 1, .split_off = 8, .kept_elements = 1});
-  pulls_.Split(view_, {.kept = 2, .split_off = 9, .kept_elements = 1});
+  pulls_.Split(SplitOf(1, 8, view_));
+  pulls_.Split(SplitOf(2, 9, view_));
   Bring(pull, {0, 3, 4, 5, 6, 7, 2});
   EXPECT_FALSE(pulls_.HasBrought(pull, TableId{0})) << "shard 9 is missing";
   Bring(pull, {9});

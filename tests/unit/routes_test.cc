@@ -91,12 +91,15 @@ TEST_F(RoutesTest, ThePartsOfAShardAreWhereTheWholeWas) {
   EXPECT_FALSE(change.moved);
   EXPECT_EQ(change.splits[0].kept, 0);
   EXPECT_EQ(change.splits[0].split_off, 8);
-  EXPECT_EQ(change.splits[0].kept_elements, 1u);
+  EXPECT_EQ(change.splits[0].of_kept, Region(0, 1));
+  EXPECT_EQ(change.splits[0].of_split_off, Region(1, 4));
   EXPECT_EQ(change.splits[1].split_off, 9);
-  EXPECT_EQ(change.splits[1].kept_elements, 2u);
+  EXPECT_EQ(change.splits[1].of_kept, Region(8, 10));
+  EXPECT_EQ(change.splits[1].of_split_off, Region(10, 12));
   EXPECT_EQ(change.splits[2].kept, 8);
   EXPECT_EQ(change.splits[2].split_off, 10);
-  EXPECT_EQ(change.splits[2].kept_elements, 2u);
+  EXPECT_EQ(change.splits[2].of_kept, Region(1, 3));
+  EXPECT_EQ(change.splits[2].of_split_off, Region(3, 4));
   for (const int32_t shard : {0, 8, 10})
     EXPECT_EQ(routes_.OwnerOf(shard), kThread1) << shard;
   EXPECT_EQ(routes_.OwnerOf(9), kThread0);

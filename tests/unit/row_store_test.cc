@@ -1,6 +1,6 @@
 // Goal: what a shard keeps is the business of its store alone. Rows by key, of
-// which a shard has those that were pushed, are served, moved, copied, split
-// and cut like dense tables.
+// which a shard has those that were pushed, are served, moved, copied, split,
+// cut, written and read again like dense tables, and some of them are pulled.
 // Method: two cores with a link by hand, and stores of another kind than the
 // product has; SGD with learning rate 1, so that rows show what was applied,
 // and Adam where slots have to come along. Random histories against a map.
@@ -13,11 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
+#include "common/checkpoint/stored_checkpoint.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
 #include "tests/support/data_messages.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/shard_core_fixture.h"
 #include "tests/unit/shard_move_fixture.h"
 
@@ -28,16 +33,19 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-constexpr size_t kWidth = 2;
+constexpr int64_t kWidth = 2;
 constexpr int64_t kKeys = 1000;  // Of a shard.
+const Region kShard0 = {0, kKeys* kWidth};
 
-using Rows = std::map<int64_t, float>;  // The first element of each row.
+// By key, of each row the first element that is there; of those that are
+// pushed, the first of two, of which the second one is twice as large.
+using Rows = std::map<int64_t, float>;
 
 class RowStoreTest : public ShardMoveTest {
  protected:
   RowStoreTest() {
     store_ = std::make_shared<RowKind>(kWidth);
-    shard_elements_ = kKeys;
+    shard_elements_ = kKeys * kWidth;
     feed_.part_bytes = 20;  // No multiple of a row.
     feed_.window_bytes = 60;
   }
@@ -46,8 +54,15 @@ class RowStoreTest : public ShardMoveTest {
     return (*View::Create(view_))->shard(ShardId{shard});
   }
   static Payload BlockOf(const Rows& rows, const Region& region) {
-    RowBlock block{.region = region};
-    for (const auto& [key, value] : rows) block.rows[key] = {value, 2 * value};
+    RowBlock block{.region = region, .width = kWidth};
+    for (const auto& [key, value] : rows) {
+      const std::vector<float> row = {value, 2 * value};
+      const Region whole(key * kWidth, (key + 1) * kWidth);
+      Region part = block.Row(key);
+      if (part.empty()) part = whole;  // It is not of the region.
+      const auto begin = row.begin() + (part.begin() - whole.begin());
+      block.rows[key] = {begin, begin + part.size()};
+    }
     return block.Encode();
   }
   Message PushRows(Clock clock, uint64_t seq, const Rows& rows,
@@ -70,10 +85,19 @@ class RowStoreTest : public ShardMoveTest {
     const Shard& at = State(server, shard).shard();
     return RowsIn(at.values(), at.range());
   }
+  // Of these rows; without any, of all.
+  Message PullRows(Clock clock, const std::vector<int64_t>& keys,
+                   int32_t shard = 0) {
+    Message message = PullOf(clock, 1, shard);
+    for (const int64_t key : keys)
+      NameRow(key, message.header.mutable_pull_request()->mutable_pull(0));
+    return message;
+  }
   // What a pull of this step is answered.
-  Rows Pulled(int server, Clock clock, int32_t shard = 0) {
+  Rows Pulled(int server, Clock clock, int32_t shard = 0,
+              const std::vector<int64_t>& keys = {}) {
     replies_.clear();
-    Send(server, Worker(0), PullOf(clock, 1, shard));
+    Send(server, Worker(0), PullRows(clock, keys, shard));
     Deliver();
     const std::vector<Outgoing> replies = std::exchange(replies_, {});
     EXPECT_THAT(replies, SizeIs(1));
@@ -95,7 +119,7 @@ TEST_F(RowStoreTest, AShardHasTheRowsThatWerePushed) {
               ElementsAre(Pair(3, -2), Pair(7, -5), Pair(900, -2)));
   EXPECT_EQ(State(0, 0).shard().version(), 3u);
   EXPECT_EQ(BytesOf(State(0, 0).shard().values()),
-            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, {0, kKeys})));
+            BytesOf(BlockOf({{3, -2}, {7, -5}, {900, -2}}, kShard0)));
 }
 
 TEST_F(RowStoreTest, AClockIsTheMeanOfItsGradientsRowByRow) {
@@ -114,17 +138,55 @@ TEST_F(RowStoreTest, WhatIsNoGradientOfTheShardChangesNothing) {
     Send(0, Worker(0), message);
     EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 REJECTED"));
   };
-  refused(BlockOf({{kKeys, 1}}, {0, kKeys}));
-  refused(BlockOf({{-1, 1}}, {0, kKeys}));
-  refused(BlockOf({{1, 1}}, {0, kKeys / 2}));
-  refused(BlockOf({{kKeys, 1}}, {kKeys, 2 * kKeys}));
-  const Payload good = BlockOf({{1, 1}, {2, 2}}, {0, kKeys});
+  refused(BlockOf({{kKeys, 1}}, kShard0));
+  refused(BlockOf({{-1, 1}}, kShard0));
+  refused(BlockOf({{1, 1}}, {0, kKeys}));
+  refused(BlockOf({{kKeys, 1}}, {kShard0.end(), 2 * kShard0.end()}));
+  const Payload good = BlockOf({{1, 1}, {2, 2}}, kShard0);
   refused(good.Slice(0, good.size() - sizeof(float)));
   refused(good.Slice(0, 8));
   Send(0, Worker(0), PushRows(0, 1, {{1, kNan}}));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1"));
   EXPECT_EQ(State(0, 0).shard().version(), 0u) << "it is discarded";
   EXPECT_THAT(Now(0), IsEmpty());
+}
+
+// ---- Pulls of some rows -----------------------------------------------------
+
+TEST_F(RowStoreTest, APullThatNamesRowsGetsThese) {
+  Start("asp", 1);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 1}, {7, 2}, {900, 3}}));
+  EXPECT_THAT(Pulled(0, 1, 0, {7, 8, 900}),
+              ElementsAre(Pair(7, -2), Pair(900, -3)));
+  EXPECT_THAT(Pulled(0, 1), SizeIs(3));
+}
+
+TEST_F(RowStoreTest, APullThatIsParkedKnowsWhichRowsItNames) {
+  Start("bsp", 2);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 2}, {7, 2}}));
+  replies_.clear();
+  Send(0, Worker(0), PullRows(1, {7, 9}));
+  EXPECT_THAT(replies_, IsEmpty());
+  Send(0, Worker(1), PushRows(0, 1, {{3, 2}, {9, 2}}));
+  ASSERT_THAT(replies_, SizeIs(2)) << "of the push and of the pull";
+  EXPECT_THAT(RowsIn(replies_.back().message.payloads.at(0), RangeOf(0)),
+              ElementsAre(Pair(7, -1), Pair(9, -1)));
+}
+
+TEST_F(RowStoreTest, APullThatWaitsForTheShardKnowsWhichRowsItNames) {
+  Start("asp", 1);
+  Send(0, Worker(0), PushRows(0, 1, {{3, 1}, {7, 2}}));
+  Move(0, 1);
+  Show();
+  Deliver(1);
+  replies_.clear();
+  Send(1, Worker(0), PullRows(1, {7}));
+  EXPECT_EQ(cores_[1]->waiting_count(), 1u);
+  Deliver();
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  ASSERT_THAT(replies_, SizeIs(1));
+  EXPECT_THAT(RowsIn(replies_[0].message.payloads.at(0), RangeOf(0)),
+              ElementsAre(Pair(7, -2)));
 }
 
 // ---- Moves and copies -------------------------------------------------------
@@ -208,7 +270,7 @@ TEST_F(RowStoreTest, ASplitDividesRowsAndWhatIsHeldByKey) {
   for (const int rank : {0, 1})
     Send(0, Worker(rank), PushRows(0, 1, {{100, 2}, {600, 4}}));
   Send(0, Worker(0), PushRows(1, 2, {{100, 2}, {499, 6}, {500, 8}}));
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   Show();
   EXPECT_THAT(Now(0, 0), ElementsAre(Pair(100, -2)));
   EXPECT_THAT(Now(0, 3), ElementsAre(Pair(600, -4)));
@@ -219,9 +281,30 @@ TEST_F(RowStoreTest, ASplitDividesRowsAndWhatIsHeldByKey) {
               ElementsAre(Pair(500, -4), Pair(600, -4), Pair(900, -1)));
 }
 
+TEST_F(RowStoreTest, ASplitMayGoThroughARow) {
+  Start("bsp", 2, /*adam=*/true);
+  for (const int rank : {0, 1})
+    Send(0, Worker(rank), PushRows(0, 1, {{499, 1}, {500, 2}, {501, 3}}));
+  Send(0, Worker(0), PushRows(1, 2, {{500, 2}}));
+  const RowBlock before =
+      *RowBlock::Decode(State(0, 0).shard().values(), kShard0, kWidth);
+  Split(0, 500 * kWidth + 1);
+  Show();
+  RowBlock after{.region = kShard0, .width = kWidth};
+  for (const int32_t shard : {0, 3}) {
+    const Shard& part = State(0, shard).shard();
+    after.Take(*RowBlock::Decode(part.values(), part.range().region, kWidth));
+    EXPECT_THAT(Now(0, shard), SizeIs(2));
+  }
+  EXPECT_EQ(BytesOf(after.Encode()), BytesOf(before.Encode()));
+  for (const int32_t shard : {0, 3})
+    Send(0, Worker(1), PushRows(1, 2, {{500, 2}}, shard));
+  EXPECT_EQ(State(0, 3).shard().version(), 2u);
+}
+
 TEST_F(RowStoreTest, AGradientOfAPartThatIsNotThereYetTriesAgain) {
   Start("asp", 1);
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   NextView();
   Send(0, Worker(0), PushRows(0, 1, {{1, 1}}));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 RETRY"));
@@ -235,7 +318,7 @@ TEST_F(RowStoreTest, AFollowersCopyIsSplit) {
   Start("asp", 1, /*adam=*/true);
   Deliver();
   Send(0, Worker(0), PushRows(0, 1, {{100, 2}, {600, 4}}));
-  Split(0, 500);
+  Split(0, 500 * kWidth);
   Show();
   Deliver();
   for (const int32_t shard : {0, 3}) {
@@ -250,7 +333,8 @@ class States final : public StoredShards {
   explicit States(std::vector<ShardState> states)
       : states_(std::move(states)) {}
   absl::StatusOr<ShardState> Read(const std::string& /*table*/,
-                                  const Region& region) const override {
+                                  const Region& region,
+                                  const TensorForm& /*form*/) const override {
     for (const ShardState& state : states_) {
       if (state.region == region) return state;
     }
@@ -279,7 +363,7 @@ TEST_F(RowStoreTest, ACheckpointHasTheRowsBeforeItsCutAndAJobGoesOnFromIt) {
   EXPECT_EQ(cut_[0]->error, "");
   ASSERT_THAT(cut_[0]->shards, SizeIs(2));
   const auto keys_of = [&](const Payload& payload) {
-    const RowBlock block = *RowBlock::Decode(payload, {0, kKeys}, kWidth);
+    const RowBlock block = *RowBlock::Decode(payload, kShard0, kWidth);
     std::vector<int64_t> keys;
     for (const auto& [key, row] : block.rows) keys.push_back(key);
     return keys;
@@ -312,6 +396,71 @@ TEST_F(RowStoreTest, ACheckpointHasTheRowsBeforeItsCutAndAJobGoesOnFromIt) {
     resumed.OnMessage(Worker(0), PushRows(0, 1, {{9, 1}}), &effects);
     EXPECT_THAT(keys_of(resumed.MachineOf(ShardId{0})->shard().values()),
                 ElementsAre(1, 2, 4, 9));
+  }
+}
+
+// Shards of other sizes than those that were written are put together of rows.
+TEST_F(RowStoreTest, AJobGoesOnFromFilesWithItsShardsSplitOtherwise) {
+  Start("asp", 1, /*adam=*/true);
+  const Rows pushed[] = {{{1, 1}, {748, 2}, {999, 3}}, {{0, 4}, {500, 5}}, {}};
+  for (int32_t shard = 0; shard < 3; ++shard) {
+    Rows rows;
+    for (const auto& [key, value] : pushed[shard])
+      rows[shard * kKeys + key] = value;
+    Send(shard / 2, Worker(0), PushRows(0, 1, rows, shard));
+  }
+  view_.mutable_cut()->set_number(1);
+  view_.mutable_cut()->set_clock(1);
+  Show();
+  const TempFolder folder;
+  checkpoint::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_steps_per_epoch(1);
+  checkpoint::Table& table = *manifest.add_table();
+  table.set_name("weight");
+  table.add_shape(3 * kKeys * kWidth);
+  *table.mutable_optimizer() = Adam();
+  RowBlock values{.region = {0, 3 * kKeys * kWidth}, .width = kWidth};
+  RowBlock slot = values;
+  for (const int server : {0, 1}) {
+    ASSERT_TRUE(cut_[server].has_value());
+    for (const ShardState& state : cut_[server]->shards) {
+      values.Take(*RowBlock::Decode(state.values, state.region, kWidth));
+      slot.Take(*RowBlock::Decode(state.slots[1], state.region, kWidth));
+    }
+    *manifest.add_part() = *WritePart(
+        folder.path(), absl::StrCat("server-", server), cut_[server]->shards);
+  }
+  EXPECT_THAT(values.rows, SizeIs(5));
+  ASSERT_TRUE(WriteManifest(folder.path(), manifest).ok());
+  std::shared_ptr<const StoredCheckpoint> stored =
+      *StoredCheckpoint::Open(folder.path());
+  EXPECT_TRUE(
+      absl::IsDataLoss(stored->Read("weight", {0, 10}, FloatsForm()).status()));
+
+  wire::View view = view_;
+  view.clear_cut();
+  view.mutable_table(0)->mutable_initializer()->set_kind(
+      wire::Initializer::OF_CHECKPOINT);
+  view.mutable_table(0)->set_shard_elements(1497);  // 748 rows and a half.
+  view.clear_owner_server();
+  view.clear_owner_thread();
+  for (int shard = 0; shard < 5; ++shard) {
+    view.add_owner_server(0);
+    view.add_owner_thread(0);
+  }
+  ShardCore resumed({.self = {0, 0},
+                     .store_of = [this](const auto&) { return store_; },
+                     .stored = std::move(stored)},
+                    config::LearningRateSchedule());
+  ShardCore::Effects effects;
+  resumed.OnView(*View::Create(view), &effects);
+  ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+  for (int32_t id = 0; id < 5; ++id) {
+    const Shard& shard = resumed.MachineOf(ShardId{id})->shard();
+    const Region& region = shard.range().region;
+    EXPECT_EQ(BytesOf(shard.values()), BytesOf(values.PartOf(region).Encode()));
+    EXPECT_EQ(BytesOf(shard.slots()[1]), BytesOf(slot.PartOf(region).Encode()));
   }
 }
 
@@ -362,21 +511,27 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
   SCOPED_TRACE(GetParam());
   Rng rng(static_cast<uint64_t>(GetParam()));
   Start("asp", 1);
-  Rows twin;
+  std::map<int64_t, float> twin;  // By element.
   std::map<int32_t, Clock> clocks;
   const auto push = [&](int32_t shard) {
     const ShardRange range = RangeOf(shard);
     Rows rows;
     for (int64_t i = rng.Between(0, 4); i > 0; --i) {
       const int64_t key =
-          rng.Between(range.region.begin(), range.region.end() - 1);
+          rng.Between(range.region.begin(), range.region.end() - 1) / kWidth;
       rows[key] = static_cast<float>(rng.Between(1, 9));
     }
     Clock& clock = clocks[shard];
     Send(view_.owner_server(shard), Worker(0),
          PushRows(clock, static_cast<uint64_t>(clock) + 1, rows, shard));
     ++clock;
-    for (const auto& [key, value] : rows) twin[key] -= value;
+    for (const auto& [key, value] : rows) {
+      for (int64_t i = 0; i < kWidth; ++i) {
+        const int64_t element = key * kWidth + i;
+        if (range.region.Overlaps({element, element + 1}))
+          twin[element] -= static_cast<float>(i + 1) * value;
+      }
+    }
   };
   for (int round = 0; round < 60; ++round) {
     const auto shard = static_cast<int32_t>(
@@ -407,10 +562,15 @@ TEST_P(RowStoreHistories, NoRowIsLostOrCountsTwice) {
         push(shard);
     }
   }
-  Rows all;
-  for (int32_t shard = 0; shard < view_.owner_server_size(); ++shard) {
-    for (const auto& [key, value] : Now(view_.owner_server(shard), shard)) {
-      EXPECT_TRUE(all.emplace(key, value).second) << "in two shards";
+  std::map<int64_t, float> all;
+  for (int32_t id = 0; id < view_.owner_server_size(); ++id) {
+    const Shard& shard = State(view_.owner_server(id), id).shard();
+    const RowBlock block =
+        *RowBlock::Decode(shard.values(), shard.range().region, kWidth);
+    for (const auto& [key, row] : block.rows) {
+      int64_t element = block.Row(key).begin();
+      for (const float value : row)
+        EXPECT_TRUE(all.emplace(element++, value).second) << "in two shards";
     }
   }
   EXPECT_EQ(all, twin);

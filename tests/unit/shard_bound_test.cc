@@ -331,7 +331,8 @@ TEST_F(ShardBoundMoveTest, BothPartsOfAShardGoOnWithIts) {
 class OneSize final : public StoredShards {
  public:
   absl::StatusOr<ShardState> Read(const std::string& table,
-                                  const Region& region) const override {
+                                  const Region& region,
+                                  const TensorForm& /*form*/) const override {
     return ShardState{.table = table,
                       .region = region,
                       .version = 9,

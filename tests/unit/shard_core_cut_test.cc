@@ -512,7 +512,8 @@ class NumberedShards final : public StoredShards {
  public:
   explicit NumberedShards(int slots) : slots_(slots) {}
   absl::StatusOr<ShardState> Read(const std::string& table,
-                                  const Region& region) const override {
+                                  const Region& region,
+                                  const TensorForm& /*form*/) const override {
     if (!error.ok()) return error;
     ShardState state{.table = table,
                      .region = region,
@@ -601,7 +602,8 @@ TEST_F(ShardResumeTest, WhatTheShardDoesNextHasTheBitsOfOneThatWentOn) {
    public:
     explicit Copy(const ShardCore& of) : of_(of) {}
     absl::StatusOr<ShardState> Read(const std::string& table,
-                                    const Region& region) const override {
+                                    const Region& region,
+                                    const TensorForm& /*form*/) const override {
       const Shard& shard =
           of_.MachineOf(
                  ShardId{static_cast<int32_t>(region.begin() / kElements)})

@@ -692,6 +692,13 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
        [](Message& m) { TheOnlyPull(m).mutable_step()->set_clock(-1); }},
       {"own clock ahead",
        [](Message& m) { TheOnlyPull(m).mutable_step()->set_own_clock(1); }},
+      {"more beside its shards than each of them may keep",
+       [](Message& m) {
+         TheOnlyPull(m)
+             .GetReflection()
+             ->MutableUnknownFields(&TheOnlyPull(m))
+             ->AddLengthDelimited(1000, std::string(5000, 'x'));
+       }},
   };
   for (const auto& [what, spoil] : pulls) {
     SCOPED_TRACE(what);

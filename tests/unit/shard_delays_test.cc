@@ -274,8 +274,9 @@ class ShardDelaysCutTest : public ShardDelaysTest {
     class Written final : public StoredShards {
      public:
       explicit Written(const ShardCutState& state) : state_(state) {}
-      absl::StatusOr<ShardState> Read(const std::string& table,
-                                      const Region& region) const override {
+      absl::StatusOr<ShardState> Read(
+          const std::string& table, const Region& region,
+          const TensorForm& /*form*/) const override {
         for (const ShardState& shard : state_.shards) {
           if (shard.table == table && shard.region == region) return shard;
         }

@@ -38,7 +38,7 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
   for (const ShardSplit& split : change.splits) {
     sequences_.Split(split);
     links_.Split(split, counts_);
-    pulls_.Split(routes_.shared_view(), split);
+    pulls_.Split(split);
   }
   links_.OnNewView(now + options_.refused_delay);
   if (change.moved) links_.Reroute(Parts(now, effects));
@@ -85,27 +85,28 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
   SL_RETURN_IF_ERROR(push_clock_.Check(clock, table, view()));
-  const std::string& name = view().table(table).name();
-  const Region whole = RegionOf(view().table(table));
-  const size_t bytes = gradient.code.Bytes(static_cast<size_t>(whole.size()));
+  const wire::Table& of = view().table(table);
+  std::string fault = WhyNoGradient(gradient, of);
   const size_t shards_at_first =
       sequences_.shard_count() -
       static_cast<size_t>(view().proto().split_size());
-  if (gradient.bytes.size() != bytes ||
-      base_versions.size() < shards_at_first ||
+  if (base_versions.size() < shards_at_first ||
       base_versions.size() > sequences_.shard_count()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "push to ", name, ": gradient of ", gradient.bytes.size(),
-        " bytes and ", base_versions.size(), " base versions; the table has ",
-        bytes, " bytes and the job ", sequences_.shard_count(), " shards"));
+    fault = absl::StrCat(base_versions.size(), " base versions, the job has ",
+                         sequences_.shard_count(), " shards");
   }
-  SL_RETURN_IF_ERROR(CheckMomentum(options, view().optimizer(table), name));
+  if (!fault.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push to ", of.name(), ": ", fault));
+  }
+  SL_RETURN_IF_ERROR(
+      CheckMomentum(options, view().optimizer(table), of.name()));
   for (const ShardRange& range : view().ShardsOf(table)) {
     // A shard that was split off since then has the version of its origin.
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
       versioned = view().OriginOf(versioned);
-    CodedGradient part = PartOf(gradient, whole, range.region);
+    CodedGradient part = PartOf(gradient, of, range.region);
     Add({.kind = PushEntry::Kind::kGradient,
          .shard = static_cast<int32_t>(range.shard),
          .clock = clock,
@@ -237,19 +238,23 @@ void ClientCore::OnAccepted(Owner from, int32_t shard, uint64_t seq,
 
 uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now,
                           Effects* effects) {
-  return StartPull(PullKind::kStep, clock, own_clock, now, effects);
+  return StartPull(AskForStep(clock, own_clock), now, effects);
 }
 
 uint64_t ClientCore::PullModel(Clock clock, absl::Time now, Effects* effects) {
-  return StartPull(PullKind::kModel, clock, clock, now, effects);
+  return StartPull(AskForStep(clock, clock, /*exact=*/true), now, effects);
 }
 
 uint64_t ClientCore::PullState(Clock clock, absl::Time now, Effects* effects) {
-  return StartPull(PullKind::kState, clock, clock, now, effects);
+  auto asked = std::make_shared<wire::Pull>();
+  asked->mutable_state()->set_clock(clock);
+  return StartPull(std::move(asked), now, effects);
 }
 
 uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
-  return StartPull(PullKind::kJoin, 0, 0, now, effects);
+  auto asked = std::make_shared<wire::Pull>();
+  asked->mutable_join();
+  return StartPull(std::move(asked), now, effects);
 }
 
 uint64_t ClientCore::PullBehindPushes() {
@@ -266,14 +271,12 @@ void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
   links_.ForgetPull(pull_id, Parts(now, effects));
 }
 
-uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
+uint64_t ClientCore::StartPull(std::shared_ptr<const wire::Pull> asked,
                                absl::Time now, Effects* effects) {
   const uint64_t pull_id = pulls_.Add(routes_.shared_view());
   PullUnit like;
   like.pull_id = pull_id;
-  like.kind = kind;
-  like.clock = clock;
-  like.own_clock = own_clock;
+  like.asked = std::move(asked);
   std::map<Owner, PullUnit> open;  // By owner: the message being filled.
   const auto close = [&](Owner owner, PullUnit& unit) {
     if (unit.shards.empty()) return;
@@ -285,7 +288,7 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
     const Owner owner = routes_.OwnerOf(shard);
     PullUnit& unit = open.try_emplace(owner, like).first->second;
     unit.shards.push_back(shard);
-    unit.bytes += AnswerBytes(view(), shard, kind);
+    unit.bytes += AnswerBytes(view(), shard, *like.asked);
     if (unit.bytes >= links_.To(owner, options_, routes_).message_bytes() ||
         unit.shards.size() >= options_.message_entries) {
       close(owner, unit);
@@ -361,7 +364,7 @@ bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
     return true;
   }
   absl::StatusOr<ShardValue> value =
-      ValueOf(answer, frames, unit.kind, routes_, link.to());
+      ValueOf(answer, frames, *unit.asked, routes_, link.to());
   if (!value.ok()) {
     parts.effects.failure = value.status();
     return false;
@@ -375,10 +378,10 @@ bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
   // A shard answers the pull of a worker that is at own_clock when it has the
   // gradients of earlier clocks, though the replies to these may be lost.
   // Nearly always it has answered the push first.
-  if ((unit.kind == PullKind::kStep || unit.kind == PullKind::kModel) &&
-      !sequences_.AllAccepted(shard)) {
+  if (unit.asked->has_step() && !sequences_.AllAccepted(shard)) {
     OnAccepted(link.to(), shard,
-               link.pushes().LastBefore(shard, unit.own_clock), parts);
+               link.pushes().LastBefore(shard, unit.asked->step().own_clock()),
+               parts);
   }
   link.OnValues(unit, shard, parts);
   pulls_.Bring(unit.pull_id, shard, *std::move(value), &parts.effects);

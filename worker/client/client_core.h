@@ -173,8 +173,8 @@ class ClientCore {
  private:
   ClientParts Parts(absl::Time now, Effects* effects);
   const View& view() const { return routes_.view(); }
-  uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
-                     absl::Time now, Effects* effects);
+  uint64_t StartPull(std::shared_ptr<const wire::Pull> asked, absl::Time now,
+                     Effects* effects);
   // Gives the entry its sequence number and a place in the message that is
   // being filled for its owner.
   void Add(PushEntry entry);

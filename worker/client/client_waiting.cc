@@ -42,10 +42,10 @@ class Collector {
   void AddPull(const ClientLink& link, const PullUnit& unit) {
     const std::string what = absl::StrCat(
         "the pull of ", routes_.view().ShardName(ShardId{unit.shards.front()}),
-        " at clock ", unit.clock, " from ", routes_.NameOf(link.to()));
+        " at clock ", unit.clock(), " from ", routes_.NameOf(link.to()));
     if (!unit.parked()) {
       const absl::Time since = std::max(unit.sent, link.pulls().heard());
-      AddServer(link, unit.clock, since,
+      AddServer(link, unit.clock(), since,
                 absl::StrCat(what, " has no answer for ", Ago(since)));
       return;
     }

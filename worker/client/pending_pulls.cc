@@ -54,16 +54,15 @@ void PendingPulls::Bring(uint64_t pull_id, int32_t shard, ShardValue value,
   pulls_.erase(at);
 }
 
-void PendingPulls::Split(const std::shared_ptr<const View>& view,
-                         const ShardSplit& split) {
+void PendingPulls::Split(const ShardSplit& split) {
   const auto kept = static_cast<size_t>(split.kept);
   for (auto& [id, pending] : pulls_) {
-    pending.result.view = view;
+    pending.result.view = split.view;
     std::vector<ShardValue>& shards = pending.result.shards;
     shards.push_back(shards[kept]);
     if (shards[kept].values.empty()) {  // It has not come yet.
       ++pending.missing;
-      const TableId table = view->shard(ShardId{split.kept}).table;
+      const TableId table = split.view->shard(ShardId{split.kept}).table;
       ++pending.missing_of[static_cast<size_t>(table)];
       continue;
     }

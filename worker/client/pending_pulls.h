@@ -48,7 +48,7 @@ class PendingPulls {
 
   // The view has split a shard in two. A value that has come is split, too, as
   // references to the same memory; else both parts are missing.
-  void Split(const std::shared_ptr<const View>& view, const ShardSplit& split);
+  void Split(const ShardSplit& split);
 
   size_t size() const { return pulls_.size(); }
 

@@ -33,11 +33,12 @@ void PullLane::QueueBehind(PushUnit* pushes, const ClientParts& parts) {
     const std::optional<Clock> clock = parts.pulls.ClockOf(pull_id);
     if (!clock.has_value()) continue;
     if (open.pull_id != pull_id) close();
-    open.pull_id = pull_id;
-    open.kind = PullKind::kStep;
-    open.clock = open.own_clock = *clock;
+    if (open.asked == nullptr) {
+      open.pull_id = pull_id;
+      open.asked = AskForStep(*clock, *clock);
+    }
     open.shards.push_back(entry.shard);
-    open.bytes += AnswerBytes(parts.routes.view(), entry.shard, open.kind);
+    open.bytes += AnswerBytes(parts.routes.view(), entry.shard, *open.asked);
   }
   close();
 }
@@ -70,22 +71,9 @@ void PullLane::Send(PullUnit& unit, const RoundTrip& round_trip,
   request.set_phases(view.phase_size());
   request.set_cuts(view.cut().number());
   wire::Pull& pull = *request.add_pull();
+  pull = *unit.asked;
   pull.set_id(unit.id);
   pull.mutable_shard()->Assign(unit.shards.begin(), unit.shards.end());
-  switch (unit.kind) {
-    case PullKind::kStep:
-    case PullKind::kModel:
-      pull.mutable_step()->set_clock(unit.clock);
-      pull.mutable_step()->set_own_clock(unit.own_clock);
-      pull.mutable_step()->set_exact(unit.kind == PullKind::kModel);
-      break;
-    case PullKind::kJoin:
-      pull.mutable_join();
-      break;
-    case PullKind::kState:
-      pull.mutable_state()->set_clock(unit.clock);
-      break;
-  }
   parts.effects.sends.push_back(std::move(send));
 }
 
@@ -107,7 +95,7 @@ PullUnit* PullLane::Find(uint64_t id) {
 
 void PullLane::OnValues(PullUnit& unit, int32_t shard,
                         const RoundTrip& round_trip, const ClientParts& parts) {
-  const size_t answered = AnswerBytes(parts.routes.view(), shard, unit.kind);
+  const size_t answered = AnswerBytes(parts.routes.view(), shard, *unit.asked);
   unit.TakeOut(shard, answered);
   bytes_in_flight_ -= answered;
   parts.counts.Pulled(answered);
@@ -219,7 +207,7 @@ void PullLane::TakeStrays(const ClientParts& parts, StraysByOwner* strays) {
     std::erase_if(unit.shards, [&](int32_t shard) {
       const Owner owner = parts.routes.OwnerOf(shard);
       if (owner == to_) return false;
-      const size_t bytes = AnswerBytes(parts.routes.view(), shard, unit.kind);
+      const size_t bytes = AnswerBytes(parts.routes.view(), shard, *unit.asked);
       PullUnit& part =
           parts_of_unit.try_emplace(owner, unit.Sibling()).first->second;
       part.shards.push_back(shard);

@@ -9,22 +9,32 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "proto/data.pb.h"
 #include "worker/client/shard_split.h"
 
 namespace slackline {
 
-enum class PullKind { kStep, kModel, kJoin, kState };
+// The parameters for a step, as in wire::Pull::Step.
+inline std::shared_ptr<const wire::Pull> AskForStep(Clock clock,
+                                                    Clock own_clock,
+                                                    bool exact = false) {
+  auto asked = std::make_shared<wire::Pull>();
+  asked->mutable_step()->set_clock(clock);
+  asked->mutable_step()->set_own_clock(own_clock);
+  asked->mutable_step()->set_exact(exact);
+  return asked;
+}
 
 struct PullUnit {
   uint64_t id = 0;       // wire::Pull.id
   uint64_t pull_id = 0;  // PullResult::pull_id
-  PullKind kind = PullKind::kStep;
-  Clock clock = 0;
-  Clock own_clock = 0;
+  // What is asked of each shard; without the shards and the number.
+  std::shared_ptr<const wire::Pull> asked;
   std::vector<int32_t> shards;  // Still unanswered.
   size_t bytes = 0;             // Of the answers of these.
   absl::Time sent;              // For the first time.
@@ -39,6 +49,9 @@ struct PullUnit {
   Clock waiting_clock = 0;
   absl::Time waiting_since;  // It waits for that clock of that rank.
 
+  Clock clock() const {
+    return asked->has_state() ? asked->state().clock() : asked->step().clock();
+  }
   bool parked() const { return waiting_rank >= 0; }
   bool Wants(int32_t shard) const {
     return std::find(shards.begin(), shards.end(), shard) != shards.end();
@@ -47,9 +60,7 @@ struct PullUnit {
   PullUnit Sibling() const {
     PullUnit other;
     other.pull_id = pull_id;
-    other.kind = kind;
-    other.clock = clock;
-    other.own_clock = own_clock;
+    other.asked = asked;
     return other;
   }
   // The shard has answered with so many bytes. It is one that the unit wants.

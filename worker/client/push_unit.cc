@@ -16,18 +16,15 @@ PushEntry PushEntry::SplitAt(const ShardSplit& split) {
     case Kind::kAdvance:
       break;
     case Kind::kGradient: {
-      const CodedGradient whole(values, code);
-      const auto region = Region::First(static_cast<int64_t>(elements));
-      const auto take = [&](PushEntry& entry, const Region& part) {
-        CodedGradient of_part = PartOf(whole, region, part);
-        entry.values = std::move(of_part.bytes);
-        entry.code = of_part.code;
-        entry.elements = static_cast<size_t>(part.size());
+      auto [of_kept, of_rest] = PartsOf({values, code}, split);
+      const auto become = [](PushEntry& entry, CodedGradient part,
+                             const Region& region) {
+        entry.values = std::move(part.bytes);
+        entry.code = part.code;
+        entry.elements = static_cast<size_t>(region.size());
       };
-      const auto parts =
-          region.SplitAfter(static_cast<int64_t>(split.kept_elements));
-      take(*this, parts.first);
-      take(rest, parts.second);
+      become(*this, std::move(of_kept), split.of_kept);
+      become(rest, std::move(of_rest), split.of_split_off);
       break;
     }
     case Kind::kInstallation: {

@@ -42,6 +42,7 @@ Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
   const std::shared_ptr<const View> before =
       std::exchange(view_, std::move(view));
   int32_t shards = before->shard_count();
+  std::map<int32_t, Region> regions;  // Of shards that were split so far.
   for (int i = before->proto().split_size(); i < view_->proto().split_size();
        ++i) {
     const wire::Split& split = view_->proto().split(i);
@@ -54,12 +55,18 @@ Routes::Change Routes::Adopt(std::shared_ptr<const View> view) {
       const Route route = newer->second;
       newer_[split_off] = route;
     }
-    // Where the kept part begins does not change; where it ends may, later.
-    const Region& region = view_->shard(ShardId{kept}).region;
+    const auto whole = regions.try_emplace(
+        kept, before->HasShard(kept) ? before->shard(ShardId{kept}).region
+                                     : Region());
+    const auto [of_kept, of_split_off] =
+        whole.first->second.SplitAt(split.at());
+    regions[kept] = of_kept;
+    regions[split_off] = of_split_off;
     change.splits.push_back({.kept = kept,
                              .split_off = split_off,
-                             .kept_elements = static_cast<size_t>(
-                                 region.SplitAt(split.at()).first.size())});
+                             .of_kept = of_kept,
+                             .of_split_off = of_split_off,
+                             .view = view_});
   }
   absl::erase_if(newer_, [&](const auto& entry) {
     return entry.second.as_of <= ViewIsAsOf(entry.first);

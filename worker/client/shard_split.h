@@ -2,15 +2,20 @@
 // is under way to it or has come from it is split as it is.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include "common/region.h"
+#include "common/view/shard_map.h"
 
 namespace slackline {
 
 struct ShardSplit {
-  int32_t kept = 0;          // The shard that keeps its number,
-  int32_t split_off = 0;     // and the one that has its elements from
-  size_t kept_elements = 0;  // this one on.
+  int32_t kept = 0;       // The shard that keeps its number,
+  int32_t split_off = 0;  // and the one that has the rest of its elements.
+  Region of_kept;         // What they have right after the split.
+  Region of_split_off;
+  std::shared_ptr<const View> view;  // That has split it.
 };
 
 }  // namespace slackline

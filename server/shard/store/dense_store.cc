@@ -120,6 +120,8 @@ class Kind : public StoreKind {
   Payload ZeroSlot(const Payload& values) const override {
     return Zeros(values.size());
   }
+
+  const TensorForm& form() const override { return FloatsForm(); }
 };
 
 std::unique_ptr<ShardStore> DenseStore::Clone() const {

@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/tensor_form.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/update_rule.h"
 #include "common/payload.h"
@@ -50,6 +51,10 @@ class ShardStore {
   virtual const Payload& values() const = 0;
   // As many as the table's optimizer has.
   virtual const std::vector<Payload>& slots() const = 0;
+  // What the pull, which is not one of the optimizer's state, is told of the
+  // values: all of them, unless it names some of them in a way that the store
+  // knows.
+  virtual Payload Pulled(const wire::Pull& /*asked*/) const { return values(); }
 
   // Becomes this; StoreKind::Check() was asked, and there are as many slots.
   virtual absl::Status Install(const Payload& values,
@@ -120,6 +125,9 @@ class StoreKind {
                              absl::Span<const Payload> slots) const = 0;
   // The slot of zeros that belongs to checked values.
   virtual Payload ZeroSlot(const Payload& values) const = 0;
+
+  // How the payloads are in checkpoints.
+  virtual const TensorForm& form() const = 0;
 };
 
 // A table on its servers: how it is updated, and what its shards keep.

@@ -181,10 +181,11 @@ void PullTwin::CheckWaiting(const ShardTwin& twin, const StalenessGate& gate,
             ? twin.min_clock >= scenario_.delays.first &&
                   turns_.TurnsBefore(twin, pull.rank, pull.clock) <
                       twin.after_turns.size()
-        : pull.state ? twin.min_clock >= pull.clock
-                     : twin.min_clock >= NeededClock(view, pull.clock,
-                                                     /*largest_bound=*/false) &&
-                           twin.complete >= NeededComplete(view, pull.clock);
+        : pull.asked->has_state()
+            ? twin.min_clock >= pull.clock
+            : twin.min_clock >= NeededClock(view, pull.clock,
+                                            /*largest_bound=*/false) &&
+                  twin.complete >= NeededComplete(view, pull.clock);
     if (!may_go) continue;
     findings_.Report(
         Invariant::kStaleness,

@@ -70,7 +70,8 @@ void ResumeTwin::Resume(ShardTwin& twin) const {
   const std::string table =
       scenario_.Tables()[static_cast<size_t>(twin.range.table)].name();
   const absl::StatusOr<ShardState> stored =
-      SimStoredShards(scenario_.resume).Read(table, twin.range.region);
+      SimStoredShards(scenario_.resume)
+          .Read(table, twin.range.region, FloatsForm());
   SL_CHECK(stored.ok(), stored.status().ToString());
   Versions slots;
   for (const Payload& slot : stored->slots) slots.push_back(FloatsOf(slot));

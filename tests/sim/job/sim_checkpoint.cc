@@ -93,8 +93,9 @@ absl::StatusOr<std::shared_ptr<const SimCheckpoint>> SimFolder::Complete(
       std::make_shared<const SimCheckpoint>(std::move(made)));
 }
 
-absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
-                                                 const Region& region) const {
+absl::StatusOr<ShardState> SimStoredShards::Read(
+    const std::string& table, const Region& region,
+    const TensorForm& /*form*/) const {
   const int64_t begin = region.begin();
   const int64_t end = region.end();
   ShardState state;

@@ -71,7 +71,8 @@ class SimStoredShards final : public StoredShards {
   explicit SimStoredShards(std::shared_ptr<const SimCheckpoint> checkpoint)
       : checkpoint_(std::move(checkpoint)) {}
   absl::StatusOr<ShardState> Read(const std::string& table,
-                                  const Region& region) const override;
+                                  const Region& region,
+                                  const TensorForm& form) const override;
 
  private:
   const std::shared_ptr<const SimCheckpoint> checkpoint_;

@@ -1,0 +1,32 @@
+// What a job is, as far as a process that joins has to fit: from the config and
+// the coordinator's own start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
+#include "proto/optimizer.pb.h"
+
+namespace slackline {
+
+struct JobTermsOptions {
+  std::string job;
+  std::string config_hash;
+  // To name the field in which another one differs. Without servers and
+  // workers: it is not known.
+  config::ClusterConfig config = {};
+  int protocol = 0;
+  wire::Build build;  // Of the coordinator.
+  int servers = 1;    // Of the config.
+  int workers = 1;
+  int64_t shard_elements = 65536;
+  config::Optimizer optimizer;  // As in CoordinatorCore::Options.
+  std::string delays_sha256;    // Of recorded delays, in every server.
+  // The checkpoint that the job goes on from, which every server has to name;
+  // empty: there is none.
+  std::string checkpoint_sha256;
+};
+
+}  // namespace slackline
