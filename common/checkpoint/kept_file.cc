@@ -24,7 +24,8 @@ constexpr size_t kKeptNameBytesShown = 96;  // In errors.
 absl::StatusOr<std::string> ReadProgram(const std::string& folder,
                                         const checkpoint::Kept& kept) {
   const std::string path = absl::StrCat(folder, "/", kept.file());
-  const absl::StatusOr<std::string> bytes = ReadRegularFile(path, kept.bytes());
+  // Not const: up to a GiB is moved out of it.
+  absl::StatusOr<std::string> bytes = ReadRegularFile(path, kept.bytes());
   // The manifest says that it is there.
   if (absl::IsNotFound(bytes.status()))
     return absl::DataLossError(bytes.status().message());
