@@ -905,6 +905,41 @@ TEST_F(WorkerCoreTest, WhoHasReducedItsPartWaitsForTheOthers) {
   EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
 }
 
+TEST_F(WorkerCoreTest, WhoMadeAModelByAllReduceEvaluatesIt) {
+  options_.evaluate_every = 1;
+  for (const bool founder : {false, true}) {
+    SCOPED_TRACE(founder);
+    const auto view_of = [&](uint64_t number) {
+      wire::View view = RunningView(number, "allreduce");
+      view.mutable_worker(0)->set_founder(founder);
+      return view;
+    };
+    actions_.clear();
+    Join(view_of);
+    const Clock first = founder ? 0 : 3;
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+      core.OnCaughtUp(first, /*took_state=*/false, now, effects);
+    });
+    ASSERT_EQ(Last<WorkerCore::Reduce>().clock, first);
+    EXPECT_EQ(Count<WorkerCore::Evaluate>(), 0);
+    // Somebody joins during the step, who may be the chief in the next one.
+    wire::View next = view_of(3);
+    next.set_group(3);
+    Show(next);
+    actions_.clear();
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnReducing(now);
+      core.OnReduced({.loss = 1, .culprits = {}}, now, effects);
+    });
+    ASSERT_EQ(Count<WorkerCore::Evaluate>(), 1);
+    EXPECT_EQ(Last<WorkerCore::Evaluate>().clock, first + 1);
+    EXPECT_EQ(Count<WorkerCore::Reduce>(), 0);
+    EXPECT_EQ(Count<WorkerCore::Connect>(), 1);
+  }
+}
+
 TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
   for (const bool took_state : {false, true}) {
     Join("allreduce");

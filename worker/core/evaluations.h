@@ -21,8 +21,8 @@ class Evaluations {
   // `every` at least 1.
   explicit Evaluations(Clock every) : every_(every) {}
 
-  // The job before this one has evaluated the model of this clock, at which
-  // this worker begins.
+  // The model of this clock, at which this worker begins, is evaluated by those
+  // who made it: the job before this one, or the others by all-reduce.
   void BeginAfter(Clock clock) { evaluated_ = clock; }
   // Between two steps it leaves clocks out.
   void OnSkip(Clock from);

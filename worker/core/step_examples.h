@@ -53,6 +53,8 @@ class StepExamples {
   // there is none.
   uint64_t Close() { return std::exchange(call_, 0); }
 
+  bool elastic() const { return elastic_; }
+
   // With elastic sampling: of the next step, or of the one that is done now.
   const std::optional<ExampleRange>& examples() const { return examples_; }
   // The next step has what it needs.

@@ -313,6 +313,11 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   step_examples_.OnStep(by_all_reduce());
   evaluations_.OnStep();
   AskForExamples(parts);
+  // By all-reduce it is now, since whoever joins may be the chief in the next
+  // step. With elastic sampling nobody knows yet that this step was not the
+  // last one, and StepByAllReduce() asks.
+  if (by_all_reduce() && !step_examples_.elastic())
+    EvaluateIfDue(parts, nullptr);
   Decide(parts);
 }
 
@@ -595,8 +600,6 @@ void WorkerSteps::StepByAllReduce(const WorkerParts& parts) {
   const bool empty = !again && !step_examples_.HasForStep();
   if (empty && !step_examples_.HasSkip(clock_)) return WaitForExamples(parts);
   TellLaterClock(parts);
-  // Not when the step before is done: with elastic sampling nobody knows then
-  // that it was not the last one.
   EvaluateIfDue(parts, nullptr);
   if (empty || !place_.has_begun()) SayWhereItGoesOnAt(parts, clock_ + empty);
   step_examples_
@@ -635,6 +638,8 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
     parts.Log(absl::StrCat("took the state of clock ", clock,
                            " from another worker"));
   }
+  // Who has just joined leaves the model that it got to those who made it.
+  if (clock_ < 0) evaluations_.BeginAfter(clock);
   clock_ = clock;
   group_.OnCaughtUp();
   ++parts.counts.connects;
