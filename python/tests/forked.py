@@ -8,7 +8,6 @@ import atexit
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 from typing import Callable, Dict, List
@@ -16,7 +15,7 @@ from typing import Callable, Dict, List
 import as_script
 import slackline  # noqa: F401
 import torch  # noqa: F401
-from support import BIN, Ended
+from support import BIN, Ended, held_port
 
 try:
     import torch._dynamo  # noqa: F401  Optimizers of a newer PyTorch import it, for a second.
@@ -89,11 +88,9 @@ def job(folder: pathlib.Path, script: str, mode: str, workers: int = 2, env: Dic
     """A job of a server and so many workers, which run the script. By rank."""
     path = folder / "script.py"
     path.write_text(script)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    place = held_port()
     config = folder / "job.textproto"
-    config.write_text(_CONFIG.format(port=port, workers=workers))
+    config.write_text(_CONFIG.format(port=place.getsockname()[1], workers=workers))
     with open(folder / "server.log", "wb") as log:
         server = subprocess.Popen(
             [str(BIN / "slackline_server"), "--cluster", str(config), "--index", "0", "--mode", mode],
@@ -106,6 +103,7 @@ def job(folder: pathlib.Path, script: str, mode: str, workers: int = 2, env: Dic
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+        place.close()
 
     logs = [folder / f"worker-{rank}.log" for rank in range(workers)]
     pids = [

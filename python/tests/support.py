@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,18 @@ def python() -> List[str]:
         atexit.register(stop)
         _warm_socket.append(path)
     return [sys.executable, "-I", "-S", str(_WARM), "run", *_warm_socket]
+
+
+def held_port() -> socket.socket:
+    """A socket whose port no other process is given until it is closed.
+
+    Whoever binds to it by number, as servers do with SO_REUSEADDR, may listen there meanwhile.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
 
 # A small job that every test can change: three classes of points, three layers.
 POINTS = """

@@ -3,13 +3,12 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from support import BIN, CONFIG, HANGS, POINTS, USUAL, run_alone, run_job
+from support import BIN, CONFIG, HANGS, POINTS, USUAL, held_port, run_alone, run_job
 
 import slackline
 from slackline._loop import collectives
@@ -186,9 +185,8 @@ for epoch in job.epochs(3):
     print("took part", epoch, words, job.all_gather(job.rank), flush=True)
 """
     (tmp_path / "job.py").write_text(script)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    place = held_port()
+    port = place.getsockname()[1]
     (tmp_path / "job.textproto").write_text(
         THREE + f'coordinator {{ host: "127.0.0.1" port: {port} }}\nsync {{ phase {{ ssp {{ staleness: 2 }} }} }}\n'
     )
@@ -218,6 +216,7 @@ for epoch in job.epochs(3):
             if process.poll() is None:
                 process.kill()
             process.wait()
+        place.close()
     said = [path.read_text() for path in logs]
     assert ends == [0, 0, 0], said
     took = [re.findall(r"took part (\d) of process 0 (\[.*\])", text) for text in said]
