@@ -32,6 +32,9 @@ class PieceReader {
     return {.region = piece_.region,
             .bytes = piece_.tensor_bytes[static_cast<size_t>(tensor)],
             .read = [this, tensor](size_t offset, absl::Span<std::byte> to) {
+              SL_CHECK(std::pair(tensor, offset) >= next_,
+                       PieceText(piece_.table, piece_.region));
+              next_ = {tensor, offset + to.size()};
               const absl::Status read =
                   file_.ReadTensor(piece_, tensor, offset, to);
               hasher_.Add(to.data(), to.size());
@@ -51,6 +54,7 @@ class PieceReader {
   const PartFile& file_;
   const PartFile::Piece& piece_;
   StateHasher hasher_;
+  std::pair<int, size_t> next_ = {0, 0};  // Tensor and offset: nothing before.
   int64_t bytes_ = 0;
 };
 

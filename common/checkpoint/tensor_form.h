@@ -32,9 +32,10 @@ class TensorForm {
     std::function<absl::Status(size_t offset, absl::Span<std::byte> to)> read;
   };
   // The tensor of `region`. The pieces cover it, and each has something of it;
-  // they are in the order of the table. Reads no byte twice. DataLoss: a piece
-  // is not in this form. ResourceExhausted: there is no memory for the tensor.
-  // Other errors are those of reading.
+  // they are in the order of the table. Reads each piece in the order of its
+  // bytes, and none of them twice: their hash is that of a stream. DataLoss: a
+  // piece is not in this form. ResourceExhausted: there is no memory for the
+  // tensor. Other errors are those of reading.
   virtual absl::StatusOr<Payload> Join(
       const Region& region, absl::Span<const Piece> pieces) const = 0;
 };

@@ -341,7 +341,8 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
     summary.set_files_incomplete(files_->WhatIsMissing());
     summary.set_ended_at(absl::FormatTime(
         absl::RFC3339_sec, options_.time.WallNow(), absl::UTCTimeZone()));
-    const absl::Status written = files_->WriteSummary(summary);
+    const absl::Status written = files_->WriteSummary(
+        summary, options_.core.checkpoint.on_server_loss());
     if (written.ok()) return;
     const absl::Time now = options_.time.Now();
     if (now >= give_up || stops_saving_.load() > 0) {

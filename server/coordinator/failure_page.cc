@@ -51,23 +51,28 @@ std::string NameOf(const FailureFacts& facts, Predicate predicate) {
   return found == facts.processes.end() ? "" : found->name;
 }
 
+// With what a job begins again by itself, behind what else mends it; empty: its
+// config has that.
+std::string RestoreAdvice(const FailureFacts& facts, absl::string_view before,
+                          absl::string_view behind = "") {
+  if (facts.on_server_loss == config::Checkpoint::RESTORE) return "";
+  return absl::StrCat(before,
+                      "`checkpoint { on_server_loss: RESTORE }` begins again "
+                      "by itself from the last checkpoint",
+                      behind);
+}
+
 std::string LostServerAdvice(const FailureFacts& facts) {
-  const std::string cost =
+  return absl::StrCat(
+      facts.summary.replicas() > 0
+          ? "more servers were lost at once than the copies of their shards "
+            "can stand in for; a larger `replicas` has the job go on"
+          : "shards had no copies; `replicas: 1` has the job go on without a "
+            "server",
+      RestoreAdvice(facts, ", "),
       facts.summary.has_last_checkpoint()
           ? ""
-          : "; the run has no checkpoint, so it begins anew";
-  if (facts.summary.replicas() > 0) {
-    return absl::StrCat(
-        "more servers were lost at once than the copies of their shards can "
-        "stand in for; a larger `replicas`, or `checkpoint { on_server_loss: "
-        "RESTORE }`, goes on by itself",
-        cost);
-  }
-  return absl::StrCat(
-      "shards had no copies; `replicas: 1` has the job go on without a server, "
-      "`checkpoint { on_server_loss: RESTORE }` begins again by itself from "
-      "the last checkpoint",
-      cost);
+          : "; the run has no checkpoint, so it begins anew");
 }
 
 // Of a failure whose own words are all that is known.
@@ -134,8 +139,8 @@ std::string Advice(const FailureFacts& facts) {
     return absl::StrCat(
         "see whether host ", lost->host,
         " runs and is reached, and who has ended the connection or the agent "
-        "there; `replicas: 1` has the job go on without a server, `checkpoint "
-        "{ on_server_loss: RESTORE }` begins again by itself");
+        "there; `replicas: 1` has the job go on without a server",
+        RestoreAdvice(facts, ", "));
   }
   if (const std::string name = NameOf(facts,
                                       [](const auto& process) {
@@ -162,9 +167,9 @@ std::string Advice(const FailureFacts& facts) {
   }
   if (IsCause(summary, wire::JobEnd::NOT_FORMED)) return NotFormedAdvice(facts);
   if (IsCause(summary, wire::JobEnd::WORKER_LOST)) {
-    return "find out from its log why the worker went; `checkpoint { "
-           "on_server_loss: RESTORE }` begins again by itself from the last "
-           "checkpoint if a signal has killed it";
+    return absl::StrCat(
+        "find out from its log why the worker went",
+        RestoreAdvice(facts, "; ", " if a signal has killed it"));
   }
   if (IsCause(summary, wire::JobEnd::NO_WORKER_LEFT)) {
     return "find out from the logs of the workers why they went; `slackline "

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -46,6 +47,8 @@ struct FailureFacts {
   std::vector<FailedProcess> processes = {};
   // What one types next. Empty: the processes were started by hand.
   std::string command = {};
+  // Of the config's checkpoint block.
+  config::Checkpoint::Loss on_server_loss = config::Checkpoint::FAIL;
   // In place of what the rules of this page advise; empty: as they do.
   std::string what_to_do = {};
 };

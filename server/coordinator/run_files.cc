@@ -581,7 +581,8 @@ std::string RunFiles::WhatIsMissing() const {
 }
 
 absl::Status WriteSummaryFile(const std::string& folder,
-                              const run::Summary& summary) {
+                              const run::Summary& summary,
+                              config::Checkpoint::Loss on_server_loss) {
   // JSON has no NaN: what is no number is null. What was not measured is left
   // out.
   nlohmann::ordered_json json = {
@@ -664,8 +665,11 @@ absl::Status WriteSummaryFile(const std::string& folder,
   const absl::string_view part(text);
   SL_RETURN_IF_ERROR(
       WriteFileAtomically(SummaryPath(folder), absl::MakeConstSpan(&part, 1)));
-  if (HasFailed(summary))
-    return WriteFailurePage({.folder = folder, .summary = summary});
+  if (HasFailed(summary)) {
+    return WriteFailurePage({.folder = folder,
+                             .summary = summary,
+                             .on_server_loss = on_server_loss});
+  }
   (void)unlink(FailurePath(folder).c_str());
   return absl::OkStatus();
 }

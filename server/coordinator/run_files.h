@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/io/descriptor.h"
+#include "proto/cluster.pb.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "proto/view.pb.h"
@@ -53,9 +54,11 @@ class LineFile {
 };
 
 // Writes summary.json into the folder, whole or not at all; and of a run that
-// has failed failure.txt (failure_page.h), which is removed else.
+// has failed failure.txt (failure_page.h), which is removed else, and which
+// says nothing of what the config has already.
 absl::Status WriteSummaryFile(const std::string& folder,
-                              const run::Summary& summary);
+                              const run::Summary& summary,
+                              config::Checkpoint::Loss on_server_loss);
 
 // The runs that the records in this folder are of, in their order, each of
 // which has gone on from one before it; none, if there is no file that says so.
@@ -139,8 +142,9 @@ class RunFiles {
   std::string WhatIsMissing() const;
   bool HasSummary() const;
   void RemoveSummary();
-  absl::Status WriteSummary(const run::Summary& summary) {
-    return WriteSummaryFile(folder_, summary);
+  absl::Status WriteSummary(const run::Summary& summary,
+                            config::Checkpoint::Loss on_server_loss) {
+    return WriteSummaryFile(folder_, summary, on_server_loss);
   }
 
  private:

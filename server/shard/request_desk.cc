@@ -91,7 +91,7 @@ void RequestDesk::OnPush(const PeerId& from, const Message& message,
     left.remove_prefix(frames.size());
     Admission admission = Admit(sender, push.shard(), at);
     if (Message* const kept =
-            Wait(admission.waiting, from, message.header, frames, at)) {
+            Wait(admission.waiting, from, message.header, push, frames, at)) {
       wire::PushRequest& later = *kept->header.mutable_push_request();
       later.set_request_id(request.request_id());
       later.set_phases(request.phases());
@@ -138,7 +138,7 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
     for (const int32_t shard : pull.shard()) {
       Admission admission = Admit(sender, shard, at);
       if (Message* const kept =
-              Wait(admission.waiting, from, message.header, {}, at)) {
+              Wait(admission.waiting, from, message.header, *asked, {}, at)) {
         wire::PullRequest& later = *kept->header.mutable_pull_request();
         later.set_phases(request.phases());
         later.set_cuts(request.cuts());
@@ -261,10 +261,11 @@ RequestDesk::Admission RequestDesk::Admit(const Sender& sender, int32_t shard,
 
 Message* RequestDesk::Wait(ShardPlaces::Waiting* waiting, const PeerId& from,
                            const wire::Header& header,
+                           const google::protobuf::MessageLite& entry,
                            absl::Span<const Payload> payloads,
                            const ShardParts& at) {
   if (waiting == nullptr) return nullptr;
-  size_t bytes = 0;
+  size_t bytes = entry.ByteSizeLong();
   for (const Payload& payload : payloads) bytes += payload.size();
   if (waiting->requests.size() >= at.options.waiting_max ||
       waiting->bytes + bytes > at.options.waiting_bytes_max ||

@@ -88,10 +88,12 @@ class RequestDesk {
   // For pushes, pulls and probes alike.
   static Admission Admit(const Sender& sender, int32_t shard,
                          const ShardParts& at);
-  // Makes room there for one entry with these payloads, which the caller adds
-  // to the message; nullptr if there is no room, or it cannot wait.
+  // Makes room there for this entry, of a pull without its shards, which the
+  // caller adds to the message, and its payloads; nullptr if there is no room,
+  // or it cannot wait.
   static Message* Wait(ShardPlaces::Waiting* waiting, const PeerId& from,
                        const wire::Header& header,
+                       const google::protobuf::MessageLite& entry,
                        absl::Span<const Payload> payloads,
                        const ShardParts& at);
   // The shard looks at an entry. A refusal says why it does not do what it is

@@ -16,7 +16,13 @@ constexpr int kEntriesMax = 4096;  // Of a push; shards of a pull or a probe.
 // Of what a pull says beside its shards, which each of them keeps as long as it
 // has not answered: so many as wait for a shard at most have 16 MiB.
 constexpr size_t kAskedBytesMax = 4 << 10;
-constexpr size_t kShardBytesMax = 10;  // A shard's number, in a message.
+
+// What the entry says beside its shards, as in a message.
+size_t BytesBesideShards(const wire::Pull& pull) {
+  wire::Pull shards;
+  *shards.mutable_shard() = pull.shard();
+  return pull.ByteSizeLong() - shards.ByteSizeLong();
+}
 
 }  // namespace
 
@@ -74,12 +80,12 @@ std::string FaultOf(const wire::PullRequest& request, size_t payloads) {
                           "; 0 <= own clock <= clock < 2^60 is required");
     }
     if (pull.shard_size() == 0) return "an entry has no shards";
-    const size_t of_shards =
-        kShardBytesMax * static_cast<size_t>(pull.shard_size());
-    if (pull.ByteSizeLong() > kAskedBytesMax + of_shards) {
-      return absl::StrCat("an entry for ", pull.shard_size(), " shards has ",
-                          pull.ByteSizeLong(), " bytes, at most ",
-                          kAskedBytesMax + of_shards, " are allowed");
+    // An entry that is no longer in all needs no second look.
+    if (pull.ByteSizeLong() > kAskedBytesMax &&
+        BytesBesideShards(pull) > kAskedBytesMax) {
+      return absl::StrCat("an entry has ", BytesBesideShards(pull),
+                          " bytes beside its shards, at most ", kAskedBytesMax,
+                          " are allowed");
     }
     shards += pull.shard_size();
   }

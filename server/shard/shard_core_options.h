@@ -39,8 +39,8 @@ struct ShardCoreOptions {
   // coordinator is told at once.
   GradientBound gradient_bound = {};
   // Requests of one shard each that wait while their shard is on its way, and
-  // their payload bytes: for one shard, and for all of this thread. What is
-  // beyond a bound is told to RETRY.
+  // the bytes of what they ask and of their payload: for one shard, and for all
+  // of this thread. What is beyond a bound is told to RETRY.
   size_t waiting_max = 4096;
   size_t waiting_bytes_max = 16 << 20;
   size_t waiting_bytes_max_all = 64 << 20;

@@ -63,7 +63,7 @@ class ShardPlaces {
   // Requests for one shard that wait until it is clear who owns it.
   struct Waiting {
     Requests requests;
-    size_t bytes = 0;  // Of payload.
+    size_t bytes = 0;  // Of their entries and payload.
   };
   struct Leaving {
     ServedShard shard;

@@ -559,7 +559,6 @@ TEST_F(SessionTest, AStepMayBeginWithItsFirstTable) {
     EXPECT_THAT(tensor.values, Each(10 - kSteps));
 }
 
-// Where peers on their host read them, and neighbouring ones lie side by side.
 // Worker 1 comes to the collective only when the servers have what worker 0,
 // which stands there and owes an evaluation, has to bring them.
 TEST_F(SessionTest, AnEvaluationIsOfItsStepAndHoldsUpNobodyAtACollective) {
@@ -612,6 +611,7 @@ TEST_F(SessionTest, AnEvaluationIsOfItsStepAndHoldsUpNobodyAtACollective) {
       tasks, ElementsAre("step 2", "evaluate 3", "step 3", "step 4", "step 5"));
 }
 
+// Where peers on their host read them, and neighbouring ones lie side by side.
 TEST_F(SessionTest, ServersMakeTheirVersionsInMemoryOfTheTransport) {
   for (const auto kind : {config::Limits::TCP, config::Limits::AUTO}) {
     transport_kind_ = kind;

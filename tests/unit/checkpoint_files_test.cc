@@ -657,6 +657,30 @@ TEST(StoredCheckpointTest, AnyCutReadsWhatWasWrittenInAnyOther) {
   }
 }
 
+// Their hash is that of the bytes in their order.
+TEST(StoredCheckpointDeathTest, AFormReadsEachPieceInTheOrderOfItsBytes) {
+  class Backward final : public TensorForm {
+   public:
+    bool IsFloats() const override { return true; }
+    absl::StatusOr<Payload> Join(
+        const Region& region, absl::Span<const Piece> pieces) const override {
+      Payload whole = Payload::Allocate(region.DenseBytes());
+      for (const size_t offset : {size_t{4}, size_t{0}}) {
+        SL_RETURN_IF_ERROR(
+            pieces[0].read(offset, {whole.MutableData() + offset, 4}));
+      }
+      return whole;
+    }
+  };
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  Write(folder.path(), model);
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  const std::string name = model.tables.begin()->first;
+  EXPECT_DEATH(stored->Read(name, {0, 2}, Backward()).IgnoreError(),
+               "offset.*>= next_");
+}
+
 TEST(StoredCheckpointTest, KnowsItsManifestAndSize) {
   const TempFolder folder;
   const Model model = MakeModel(1);

@@ -13,9 +13,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
 #include "common/metrics/metric_table.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "job/job_config.h"
+#include "server/coordinator/run_files.h"
 #include "tests/support/modes.h"
+#include "tools/cli/display.h"
 #include "tools/cli/experiment/results_table.h"
 #include "tools/cli/job/lost_run.h"
 #include "tools/cli/job/run_records.h"
@@ -25,6 +31,7 @@
 #include "tools/cli/members/local_hosts.h"
 #include "tools/cli/members/logs.h"
 #include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/run_beginning.h"
 
 namespace slackline::cli_files_test {
 
@@ -396,22 +403,28 @@ TEST(OutFolderTest, ARecordingIsPutAsideBeforeServersOverwriteIt) {
   EXPECT_TRUE(fs::exists(folder / "earlier-1/trace-server-10.jsonl"));
 }
 
+// Writes the config of a run whose processes are all on one host.
+config::ClusterConfig WriteConfig(const fs::path& folder,
+                                  const std::string& host, int port) {
+  WriteFile(folder / "cluster.textproto",
+            absl::StrCat("job: \"j\"\ncoordinator { host: \"", host,
+                         "\" port: ", port, " }\nserver { host: \"", host,
+                         "\" }\nworker { host: \"", host,
+                         "\" }\noptimizer { sgd { learning_rate: 1 } }\n"
+                         "train { epochs: 1 }\n"));
+  absl::StatusOr<config::ClusterConfig> config =
+      LoadJobConfig(folder / "cluster.textproto");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *std::move(config);
+}
+
 TEST(OutFolderTest, OfARunWhoseHostDoesNotAnswerNobodyKnowsThatItIsGone) {
   const fs::path folder = TestFolder();
   WriteFile(folder / "metrics.jsonl",
             R"({"kind":"train","rank":0,"step":20,"seconds":1.0,"loss":2.0})");
   const auto unknown_on = [&](const std::string& host, int port) {
-    WriteFile(folder / "cluster.textproto",
-              absl::StrCat("job: \"j\"\ncoordinator { host: \"", host,
-                           "\" port: ", port, " }\nserver { host: \"", host,
-                           "\" }\nworker { host: \"", host,
-                           "\" }\noptimizer { sgd { learning_rate: 1 } }\n"
-                           "train { epochs: 1 }\n"));
-    const absl::StatusOr<config::ClusterConfig> config =
-        LoadJobConfig(folder / "cluster.textproto");
-    EXPECT_TRUE(config.ok()) << config.status();
     const absl::StatusOr<std::optional<RunInFolder>> found =
-        FindRunIn(folder, *config, {.new_run = true});
+        FindRunIn(folder, WriteConfig(folder, host, port), {.new_run = true});
     EXPECT_TRUE(found.ok()) << found.status();
     return (**found).unknown;
   };
@@ -427,6 +440,86 @@ TEST(OutFolderTest, OfARunWhoseHostDoesNotAnswerNobodyKnowsThatItIsGone) {
             HasSubstr("no process of it is left"), Not(HasSubstr("gone"))));
   WriteFile(folder / "summary.json", "{}");
   EXPECT_EQ(UnknownRunText(folder, unknown), "") << "it has said how it ended";
+  EXPECT_EQ(unknown_on("nowhere.invalid", 7700), "") << "nor is it looked for";
+}
+
+TEST(OutFolderTest, OfARunThatHasEndedThePortIsAnybodys) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "metrics.jsonl", "line\n");
+  ZmqTransport transport;
+  const auto other = transport.Listen({});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto at = (*other)->Bind("tcp://127.0.0.1:0");
+  ASSERT_TRUE(at.ok()) << at.status();
+  const config::ClusterConfig config = WriteConfig(
+      folder, "127.0.0.1", std::stoi(at->substr(at->rfind(':') + 1)));
+  const absl::Status may_run =
+      FindRunIn(folder, config, {.new_run = true}).status();
+  EXPECT_THAT(
+      std::string(may_run.message()),
+      AllOf(HasSubstr("Address already in use; at " + *at +
+                      " a coordinator of the run in " + folder.string() +
+                      " may be"),
+            HasSubstr("`slackline status " + folder.string() + "` says"),
+            HasSubstr("give another --out, and --resume " + folder.string())));
+  WriteFile(folder / "summary.json", R"({"state": "FAILED", "steps": 3})");
+  const auto ended = FindRunIn(folder, config, {.new_run = true});
+  EXPECT_TRUE(ended.ok()) << ended.status();
+}
+
+TEST(OutFolderTest, WhoNamesItsCheckpointIsToldToThatNobodyKnows) {
+  const fs::path folder = TestFolder();
+  const config::ClusterConfig config =
+      WriteConfig(folder, "nowhere.invalid", 7700);
+  ASSERT_TRUE(RunFiles::Create(folder, {.run = 5, .folder = 2}).ok());
+  checkpoint::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_job("j");
+  manifest.set_run(5);
+  manifest.set_mode("bsp");
+  manifest.set_workers(1);
+  manifest.set_steps_per_epoch(10);
+  manifest.set_clock(20);
+  checkpoint::Table& table = *manifest.add_table();
+  table.set_name("t");
+  table.add_shape(1);
+  const std::vector<float> values = {1};
+  const std::string root = folder / "checkpoints";
+  const auto part =
+      WritePart(PartialFolder(root, 5, 1), "server-0-thread-0.safetensors",
+                {{.table = "t",
+                  .region = {0, 1},
+                  .values = Payload::Copy(values.data(), sizeof(float))}});
+  ASSERT_TRUE(part.ok()) << part.status();
+  *manifest.add_part() = *part;
+  const auto checkpoint = CompleteCheckpoint(root, 5, 1, manifest, 3);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  RunOptions options;
+  options.out_dir = folder;
+  options.resume = *checkpoint;
+  Display display;
+  ::testing::internal::CaptureStderr();
+  const absl::StatusOr<std::string> chosen = ChooseOutFolder(
+      options, config, *checkpoint, /*has_run=*/false, &display);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_THAT(said, HasSubstr("runs still is not known here: "
+                              "tcp://nowhere.invalid:7700: "));
+}
+
+TEST(OutFolderTest, ARecordingThatBeganBeforeAnyRecordIsNoPartOfTheNext) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "trace-server-1.jsonl", "of the run before\n");
+  RunOptions options;
+  options.out_dir = folder;
+  options.new_run = true;
+  Display display;
+  const absl::StatusOr<std::string> chosen =
+      ChooseOutFolder(options, WriteConfig(folder, "127.0.0.1", 7700),
+                      /*resume=*/"", /*has_run=*/true, &display);
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_FALSE(fs::exists(folder / "trace-server-1.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "replaced-1/trace-server-1.jsonl"));
 }
 
 TEST(SummaryTest, NamesTheFileThatIsMissingOrBroken) {

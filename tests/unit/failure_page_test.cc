@@ -226,6 +226,30 @@ TEST(FailurePageTest, NamesTheCulpritAndWhatToDo) {
   }
 }
 
+// What the config has is not advised, whoever was lost.
+TEST(FailurePageTest, WhatTheConfigHasIsNotAdvised) {
+  FailedProcess with_host = Process("worker 0", {}, {});
+  with_host.lost_with_host = true;
+  run::Summary with_copies = Failed(wire::JobEnd::SERVER_LOST, "two are dead");
+  with_copies.set_replicas(1);
+  const std::vector<FailureFacts> failures = {
+      {.folder = "runs/a",
+       .summary = Failed(wire::JobEnd::WORKER_LOST, "worker 1 is dead")},
+      {.folder = "runs/a",
+       .summary = Failed(wire::JobEnd::SERVER_LOST, "server 1 is dead")},
+      {.folder = "runs/a", .summary = with_copies},
+      {.folder = "runs/a",
+       .summary = Failed(wire::JobEnd::SERVER_LOST, "a host is gone"),
+       .processes = {with_host}}};
+  for (FailureFacts facts : failures) {
+    SCOPED_TRACE(facts.summary.reason());
+    EXPECT_THAT(FailurePage(facts), HasSubstr("on_server_loss: RESTORE"));
+    facts.on_server_loss = config::Checkpoint::RESTORE;
+    EXPECT_THAT(FailurePage(facts),
+                AllOf(Not(HasSubstr("RESTORE")), HasSubstr("What to do: ")));
+  }
+}
+
 TEST(FailurePageTest, TheCommandIsTheOneThatIsGiven) {
   const FailureFacts facts = {
       .folder = "runs/a",
@@ -273,31 +297,37 @@ TEST(FailurePageTest, StaysAPageHoweverMuchWasSaid) {
 TEST(FailurePageTest, GoesWithTheSummary) {
   const TempFolder folder;
   const std::string page = FailurePath(folder.path());
-  ASSERT_TRUE(
-      WriteSummaryFile(folder.path(), Failed(wire::JobEnd::DIVERGED, "nan"))
-          .ok());
+  ASSERT_TRUE(WriteSummaryFile(folder.path(),
+                               Failed(wire::JobEnd::DIVERGED, "nan"),
+                               config::Checkpoint::FAIL)
+                  .ok());
   EXPECT_TRUE(std::filesystem::exists(page));
   // A suspended run has not failed, nor has a finished one.
   run::Summary other = Failed(wire::JobEnd::SUSPENDED, "SIGTERM");
-  ASSERT_TRUE(WriteSummaryFile(folder.path(), other).ok());
-  EXPECT_FALSE(std::filesystem::exists(page));
   ASSERT_TRUE(
-      WriteSummaryFile(folder.path(), Failed(wire::JobEnd::DIVERGED, "nan"))
-          .ok());
+      WriteSummaryFile(folder.path(), other, config::Checkpoint::FAIL).ok());
+  EXPECT_FALSE(std::filesystem::exists(page));
+  ASSERT_TRUE(WriteSummaryFile(folder.path(),
+                               Failed(wire::JobEnd::DIVERGED, "nan"),
+                               config::Checkpoint::FAIL)
+                  .ok());
   other.set_state(wire::JobState_Name(wire::FINISHED));
-  ASSERT_TRUE(WriteSummaryFile(folder.path(), other).ok());
+  ASSERT_TRUE(
+      WriteSummaryFile(folder.path(), other, config::Checkpoint::FAIL).ok());
   EXPECT_FALSE(std::filesystem::exists(page));
   // What is put aside takes it along, and a new run removes it.
-  ASSERT_TRUE(
-      WriteSummaryFile(folder.path(), Failed(wire::JobEnd::DIVERGED, "nan"))
-          .ok());
+  ASSERT_TRUE(WriteSummaryFile(folder.path(),
+                               Failed(wire::JobEnd::DIVERGED, "nan"),
+                               config::Checkpoint::FAIL)
+                  .ok());
   const auto aside = PutRunAside(folder.path(), /*with_checkpoints=*/true);
   ASSERT_TRUE(aside.ok()) << aside.status();
   EXPECT_FALSE(std::filesystem::exists(page));
   EXPECT_TRUE(std::filesystem::exists(FailurePath(*aside)));
-  ASSERT_TRUE(
-      WriteSummaryFile(folder.path(), Failed(wire::JobEnd::DIVERGED, "nan"))
-          .ok());
+  ASSERT_TRUE(WriteSummaryFile(folder.path(),
+                               Failed(wire::JobEnd::DIVERGED, "nan"),
+                               config::Checkpoint::FAIL)
+                  .ok());
   ASSERT_TRUE(RunFiles::Create(folder.path(), {.run = 1, .folder = 2}).ok());
   EXPECT_FALSE(std::filesystem::exists(page));
 }

@@ -9,10 +9,13 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/cli/job/at_once.h"
 
 namespace slackline::reach_test {
 
@@ -55,6 +58,28 @@ TEST(ReachTest, WhoRefusesWhoIsSilentAndWhoHasNoName) {
   EXPECT_EQ(TryToReach("tcp://no-such-host.invalid:7700", kWait, &detail),
             Reach::kUnresolved);
   EXPECT_NE(detail, "");
+}
+
+// Each waits until all have begun.
+TEST(AtOnceTest, NobodyWaitsForOthersToBeDone) {
+  constexpr size_t kCount = 20;
+  absl::Mutex mutex;
+  std::set<size_t> begun;
+  const auto all_have_begun = [&] { return begun.size() == kCount; };
+  size_t met = 0;
+  ForEachAtOnce(kCount, [&](size_t i) {
+    const absl::MutexLock lock(&mutex);
+    begun.insert(i);
+    met += mutex.AwaitWithTimeout(absl::Condition(&all_have_begun), kWait);
+  });
+  EXPECT_EQ(met, kCount);
+}
+
+TEST(AtOnceTest, EachOfManyIsDoneOnce) {
+  std::vector<int> times(1000, 0);
+  ForEachAtOnce(times.size(), [&](size_t i) { ++times[i]; });
+  EXPECT_EQ(times, std::vector<int>(1000, 1));
+  ForEachAtOnce(0, [](size_t) { FAIL() << "there is none"; });
 }
 
 TEST(ReachTest, EachHasASentenceOfItsOwn) {

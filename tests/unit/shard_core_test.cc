@@ -699,6 +699,13 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
              ->MutableUnknownFields(&TheOnlyPull(m))
              ->AddLengthDelimited(1000, std::string(5000, 'x'));
        }},
+      {"more than that, and shards whose numbers are short",
+       [](Message& m) {
+         wire::Pull& pull = TheOnlyPull(m);
+         pull.mutable_shard()->Resize(1000, 1);
+         pull.GetReflection()->MutableUnknownFields(&pull)->AddLengthDelimited(
+             1000, std::string(5000, 'x'));
+       }},
   };
   for (const auto& [what, spoil] : pulls) {
     SCOPED_TRACE(what);

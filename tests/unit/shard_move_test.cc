@@ -202,17 +202,31 @@ TEST_F(ShardMoveTest, NoMoreThanTheBoundWait) {
                                      "rank 0: pull 2 of 0 OK 0"));
 }
 
+// What a message of one entry counts as while it waits.
+size_t WaitingBytesOf(const Message& message) {
+  size_t bytes = 0;
+  for (const Payload& payload : message.payloads) bytes += payload.size();
+  for (const wire::Push& push : message.header.push_request().push())
+    bytes += push.ByteSizeLong();
+  for (wire::Pull pull : message.header.pull_request().pull()) {
+    pull.clear_shard();
+    bytes += pull.ByteSizeLong();
+  }
+  return bytes;
+}
+
 TEST_F(ShardMoveTest, NoMoreBytesThanTheBoundOfAShardWait) {
-  waiting_bytes_max_ = 2 * kElements * sizeof(float);
+  waiting_bytes_max_ =
+      2 * WaitingBytesOf(PushOf(0, 1, 6)) + WaitingBytesOf(PullOf(0, 7));
   Start("asp", 3);
   Move(0, 1);
   Show();
   Deliver(1);
   for (const int rank : {0, 1, 2}) Send(1, Worker(rank), PushOf(0, 1, 6));
   EXPECT_THAT(Replies(), ElementsAre("rank 2: push 0 RETRY"));
-  EXPECT_EQ(cores_[1]->waiting_bytes(), waiting_bytes_max_);
   Send(1, Worker(2), PullOf(0, 7));
   EXPECT_THAT(Replies(), IsEmpty()) << "it has no payload";
+  EXPECT_EQ(cores_[1]->waiting_bytes(), waiting_bytes_max_);
   Deliver();
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1",
                                      "rank 1: push 0 OK acked 1",
@@ -221,7 +235,8 @@ TEST_F(ShardMoveTest, NoMoreBytesThanTheBoundOfAShardWait) {
 }
 
 TEST_F(ShardMoveTest, NoMoreBytesThanTheBoundOfAThreadWait) {
-  waiting_bytes_max_all_ = 3 * kElements * sizeof(float);
+  waiting_bytes_max_all_ = 2 * WaitingBytesOf(PushOf(0, 1, 2, /*shard=*/0)) +
+                           WaitingBytesOf(PushOf(0, 1, 2, /*shard=*/1));
   Start("asp", 2);
   Move(0, 1);
   Move(1, 1);
@@ -237,6 +252,44 @@ TEST_F(ShardMoveTest, NoMoreBytesThanTheBoundOfAThreadWait) {
   EXPECT_EQ(cores_[1]->waiting_bytes(), 0u);
   EXPECT_EQ(Value(1, 0), -2);
   EXPECT_EQ(Value(1, 1), -1);
+}
+
+// An entry of many shards: each of those that wait keeps what it asks for.
+TEST_F(ShardMoveTest, WhatAPullAsksForCountsForEachShardThatWaits) {
+  const auto pull_of = [&](size_t extra) {
+    Message message = PullOf(0, 7);
+    wire::Pull& pull = TheOnlyPull(message);
+    pull.add_shard(1);
+    // Shards that are not there, whose numbers take a byte each.
+    for (int32_t shard = 0; shard < 4000; ++shard)
+      pull.add_shard(2 + shard % 100);
+    pull.GetReflection()->MutableUnknownFields(&pull)->AddLengthDelimited(
+        1000, std::string(extra, 'x'));
+    return message;
+  };
+  const Message most = pull_of(4080);
+  waiting_bytes_max_all_ = 2 * WaitingBytesOf(most);
+  Start("asp", 2);
+  Move(0, 1);
+  Move(1, 1);
+  Show();
+  Deliver(2);  // The first record of each.
+  Send(1, Worker(0), pull_of(4100));
+  EXPECT_EQ(cores_[1]->Stats().malformed(), 1u);
+  EXPECT_EQ(cores_[1]->waiting_count(), 0u);
+  Replies();
+  Send(1, Worker(0), most);
+  EXPECT_EQ(cores_[1]->waiting_count(), 2u);
+  EXPECT_EQ(cores_[1]->waiting_bytes(), waiting_bytes_max_all_);
+  EXPECT_EQ(Replies().size(), 4000u) << "there are no such shards";
+  Send(1, Worker(1), PullOf(0, 8));
+  EXPECT_THAT(Replies(), ElementsAre("rank 1: pull 8 of 0 RETRY"));
+  const uint64_t malformed = cores_[1]->Stats().malformed();
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 7 of 0 OK 0",
+                                     "rank 0: pull 7 of 1 OK 0"));
+  EXPECT_EQ(cores_[1]->Stats().malformed(), malformed)
+      << "what may wait is no fault when it has waited";
 }
 
 TEST_F(ShardMoveTest, AGradientThatIsNotFiniteIsOneForTheTargetToo) {

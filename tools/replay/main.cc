@@ -105,13 +105,15 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   run::Summary summary =
       done.ok() ? *done : replayer->SummaryOfFailure(done.status());
   summary.set_mode(absl::StrCat("replay of ", flags.delays));
+  const auto on_server_loss = config.checkpoint().on_server_loss();
   run::Program& self = *summary.add_program();
   self.set_program("slackline_replay");
   self.set_version(VersionNumber());
   self.set_commit(BuildCommit());
   self.set_build_id(BuildId());
   if (!done.ok()) {
-    if (const absl::Status kept = files->WriteSummary(summary); !kept.ok())
+    if (const absl::Status kept = files->WriteSummary(summary, on_server_loss);
+        !kept.ok())
       spdlog::error("{}", std::string(kept.message()));
     return done.status();
   }
@@ -119,7 +121,7 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
       *summary.mutable_model_sha256(),
       WriteModelFile(*model, absl::StrCat(flags.out, "/model.safetensors"),
                      {{"job", config.job()}, {"delays", flags.delays}}));
-  SL_RETURN_IF_ERROR(files->WriteSummary(summary));
+  SL_RETURN_IF_ERROR(files->WriteSummary(summary, on_server_loss));
   spdlog::info(
       "final model: train loss {:.6f}, test loss {:.6f}{}, sha256 {}",
       summary.train_loss(), summary.test_loss(),

@@ -154,8 +154,10 @@ absl::Status FileStateStore::Rewrite() {
   const std::string folder =
       std::filesystem::path(path_).parent_path().string();
   SL_RETURN_IF_ERROR(SyncFolder(folder.empty() ? "." : folder));
-  file_ = Descriptor(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  if (!file_.valid()) return FileError("open", path_, errno);
+  // The former file is closed after that, which may set errno, too.
+  Descriptor opened(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!opened.valid()) return FileError("open", path_, errno);
+  file_ = std::move(opened);
   bytes_ = bytes;
   rewrite_above_ = std::min(kGrowth * bytes + kGrowthBytes, kStateBytesMax / 2);
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "common/process/job_key.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "tools/cli/job/at_once.h"
 #include "tools/cli/job/lost_run.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
@@ -72,12 +73,16 @@ struct Places {
 };
 Places LookAt(const std::vector<std::string>& endpoints) {
   constexpr absl::Duration kLookMax = absl::Seconds(1);
+  std::vector<Reach> reached(endpoints.size());
+  std::vector<std::string> details(endpoints.size());
+  ForEachAtOnce(endpoints.size(), [&](size_t i) {
+    reached[i] = TryToReach(endpoints[i], kLookMax, &details[i]);
+  });
   Places places;
-  for (const std::string& endpoint : endpoints) {
-    std::string detail;
-    const Reach reach = TryToReach(endpoint, kLookMax, &detail);
-    places.is_nobody &= reach == Reach::kRefused;
-    absl::StrAppend(&places.text, "\n  ", ReachText(reach, endpoint, detail));
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    places.is_nobody &= reached[i] == Reach::kRefused;
+    absl::StrAppend(&places.text, "\n  ",
+                    ReachText(reached[i], endpoints[i], details[i]));
   }
   return places;
 }

@@ -13,6 +13,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/config/cluster_config.h"
 #include "common/config/same_job.h"
+#include "common/config/shell_line.h"
 #include "common/delays/delay_trace.h"
 #include "common/host_port.h"
 #include "common/net/resolve.h"
@@ -21,6 +22,8 @@
 #include "job/job_config.h"
 #include "server/coordinator/failure_page.h"
 #include "server/coordinator/run_files.h"
+#include "tools/cli/job/at_once.h"
+#include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/reach.h"
 #include "tools/cli/launch/slurm_script.h"
 #include "tools/cli/members/local_hosts.h"
@@ -102,22 +105,33 @@ absl::StatusOr<std::string> LookForCoordinator(const std::string& endpoint,
   return reach == Reach::kRefused ? "" : ReachText(reach, endpoint, detail);
 }
 
-// Unavailable: the run in the folder, of this config, has a coordinator. As
-// RunInFolder::unknown.
+// Unavailable: the folder does not say that its run, of this config, has ended,
+// and somebody listens where its coordinator may be. As RunInFolder::unknown.
 absl::StatusOr<std::string> LookForRun(const std::string& out_dir,
                                        const config::ClusterConfig& config) {
   const int port = config.coordinator().port();
-  if (port == 0) return "";
+  if (port == 0 || HasEnded(out_dir)) return "";
+  const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
+  std::vector<absl::StatusOr<std::string>> seen(endpoints.size(), "");
+  ForEachAtOnce(endpoints.size(), [&](size_t i) {
+    seen[i] = LookForCoordinator(endpoints[i], port);
+  });
   std::vector<std::string> unknown;
-  for (const std::string& endpoint : CoordinatorEndpoints(config)) {
-    absl::StatusOr<std::string> seen = LookForCoordinator(endpoint, port);
-    if (!seen.ok()) {
-      return Annotate(seen.status(),
-                      absl::StrCat("the job in ", out_dir,
-                                   " seems to run still (`slackline status ",
-                                   out_dir, "`); two cannot write there"));
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    if (!seen[i].ok()) {
+      return absl::Status(
+          seen[i].status().code(),
+          absl::StrCat(
+              seen[i].status().message(), "; at ", endpoints[i],
+              " a coordinator of the run in ", out_dir,
+              " may be, which has not said that it has ended, and two cannot "
+              "write there: `",
+              ShellLine({"slackline", "status", out_dir}),
+              "` says whether it runs; if another job is there, give another "
+              "--out, and --resume ",
+              ShellLine({out_dir}), " to go on from its checkpoints"));
     }
-    if (!seen->empty()) unknown.push_back(*std::move(seen));
+    if (!seen[i]->empty()) unknown.push_back(*std::move(seen[i]));
   }
   return absl::StrJoin(unknown, "; ");
 }
@@ -155,8 +169,8 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
   return run;
 }
 
-absl::Status CheckFolderOfRun(const std::string& out_dir,
-                              const std::string& checkpoint) {
+absl::StatusOr<std::string> CheckFolderOfRun(const std::string& out_dir,
+                                             const std::string& checkpoint) {
   const std::string kept = absl::StrCat(out_dir, "/cluster.textproto");
   const absl::StatusOr<config::ClusterConfig> config = LoadJobConfig(kept);
   if (!config.ok()) {
@@ -174,7 +188,9 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                      " is not empty, and its run has not written ", checkpoint,
                      "; choose that run's folder, or a new one"));
   }
-  return Annotate(LookForRun(out_dir, *config).status(), "--out");
+  absl::StatusOr<std::string> unknown = LookForRun(out_dir, *config);
+  if (!unknown.ok()) return Annotate(unknown.status(), "--out");
+  return unknown;
 }
 
 absl::Status KeepEarlier(const std::string& out_dir) {

@@ -25,9 +25,10 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
 
 // Whether `out_dir` is the folder of the run that has written the checkpoint:
 // then a job that goes on from it may have it, too. FailedPrecondition says why
-// not: it is another run's, or its job still runs.
-absl::Status CheckFolderOfRun(const std::string& out_dir,
-                              const std::string& checkpoint);
+// not: it is another run's. Unavailable: its job may run still. Else as
+// RunInFolder::unknown.
+absl::StatusOr<std::string> CheckFolderOfRun(const std::string& out_dir,
+                                             const std::string& checkpoint);
 
 // What becomes of a run whose folder has a run already, as of the same command
 // before: HowToBegin(), of a job whose processes are all gone as far as is
@@ -37,11 +38,13 @@ struct RunInFolder {
   std::string checkpoints;  // To be gone on from; empty: there are none.
   std::string instead;      // Of one that is over: what else can be done.
   // What is seen of hosts that do not say whether its coordinator is there;
-  // empty: all of them say that it is not.
+  // empty: all of them say that it is not, or the folder says that it has
+  // ended.
   std::string unknown;
 };
 // nullopt: the folder is not there, is empty, or has no run.
-// FailedPrecondition: as of HowToBegin(); or the run's processes still run.
+// FailedPrecondition: as of HowToBegin(). Unavailable: the run's processes may
+// run still.
 // flags.from_checkpoint is found out here.
 absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     const std::string& out_dir, const config::ClusterConfig& config,

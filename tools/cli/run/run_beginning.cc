@@ -14,6 +14,7 @@
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
 #include "common/config/shell_line.h"
+#include "common/delays/delay_trace.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
@@ -136,9 +137,11 @@ void WarnOfRecording(const config::ClusterConfig& config,
 absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             const config::ClusterConfig& config,
                                             const std::string& resume,
-                                            bool has_run) {
+                                            bool has_run, Display* display) {
   if (has_run && (resume.empty() || options.new_run)) {
-    if (!HasRecords(options.out_dir)) {
+    // A recording begins before the first record, and is no part of another.
+    if (!HasRecords(options.out_dir) &&
+        RecordedTraceFiles(options.out_dir).empty()) {
       // What a run that did not begin has left.
       std::error_code error;
       std::filesystem::remove(absl::StrCat(options.out_dir, "/summary.json"),
@@ -154,7 +157,11 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
   }
   if (!resume.empty() && !options.out_dir.empty() &&
       !HasNothingBegun(options.out_dir)) {
-    SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
+    SL_ASSIGN_OR_RETURN(const std::string unknown,
+                        CheckFolderOfRun(options.out_dir, resume));
+    const std::string text =
+        unknown.empty() ? "" : UnknownRunText(options.out_dir, unknown);
+    if (!text.empty()) display->Print(text);
     SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
     return options.out_dir;
   }

@@ -34,9 +34,10 @@ absl::Status LookAtRunInFolder(const config::ClusterConfig& config,
 
 // The folder of the run, which is there then; see MakeOutFolder() and
 // CheckFolderOfRun(). `resume`: the checkpoint that it begins with, or empty.
+// Says so where nobody knows whether the run that was there runs still.
 absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             const config::ClusterConfig& config,
                                             const std::string& resume,
-                                            bool has_run);
+                                            bool has_run, Display* display);
 
 }  // namespace slackline

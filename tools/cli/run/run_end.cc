@@ -95,7 +95,8 @@ absl::Status WriteShortSummary(const std::string& folder,
         "only the coordinator had (staleness, traffic, retries, what servers "
         "and workers counted) are 0"));
   }
-  return WriteSummaryFile(folder, summary);
+  return WriteSummaryFile(folder, summary,
+                          config.checkpoint().on_server_loss());
 }
 
 std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
@@ -265,6 +266,7 @@ absl::Status EndOfRun(const RunOptions& options, const std::string& out_dir,
   FailureFacts facts = {.folder = out_dir,
                         .summary = result->summary,
                         .command = command,
+                        .on_server_loss = config.checkpoint().on_server_loss(),
                         .what_to_do = gone.what_to_do};
   facts.summary.set_reason(lost->why);
   // Who ends because the job was to stop is at no fault.
@@ -308,7 +310,8 @@ absl::Status NotStarted(const RunOptions& options, const std::string& out_dir,
   const std::string text =
       LeaveFailurePage({.folder = out_dir,
                         .summary = result->summary,
-                        .command = LineAfterFailure(options, config, out_dir)},
+                        .command = LineAfterFailure(options, config, out_dir),
+                        .on_server_loss = config.checkpoint().on_server_loss()},
                        {});
   if (absl::IsCancelled(why)) return why;  // Whoever did that knows the rest.
   return absl::Status(why.code(), absl::StrCat(why.message(), "\n", text));

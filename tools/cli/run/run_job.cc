@@ -96,7 +96,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   SL_RETURN_IF_ERROR(go_there());
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
-      ChooseOutFolder(options, config, beginning.folder(), has_run));
+      ChooseOutFolder(options, config, beginning.folder(), has_run, display));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   const bool any_hosts = options.overrides.hosts_origin == kOnSlurm ||
                          options.overrides.hosts_origin == kOnRay;
