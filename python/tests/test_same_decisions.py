@@ -5,6 +5,8 @@ which the steps, their examples and the evaluations come, and what it sees itsel
 alone, over servers and by all-reduce.
 """
 
+import re
+
 import forked
 import pytest
 
@@ -64,6 +66,7 @@ try:
             ({loss}).backward()
             {step}
         said("after", epoch, job.steps)
+        {then}
         job.evaluate(evaluate)
     said("over", job.steps, evaluated)
 except Exception as error:
@@ -77,6 +80,7 @@ DEFAULTS = dict(
     loss="net(x).square().mean()",
     step="opt.step()",
     interrupted=[],
+    then="pass",
 )
 
 
@@ -125,6 +129,7 @@ def run(folder, mode, parts):
             except KeyboardInterrupt:
                 pass""",
         ),
+        row("parameters in another order", then="weight = net.weight; del net.weight; net.weight = weight"),
         row("elastic", loader="batch_size=4, elastic=True"),
         row("elastic, an epoch and a half", epochs="1.5", loader="batch_size=4, elastic=True"),
         row("elastic, the last epoch is short", epochs="2.2", loader="batch_size=3, elastic=True"),
@@ -152,3 +157,34 @@ def test_a_gradient_that_is_no_number_ends_the_training_and_is_not_in_the_model(
     # In a job the end comes a little later.
     assert len([line for line in said if line.startswith("step")]) == step + 1 or mode == "bsp"
     assert not any(line.startswith("after 1") for line in said) or mode != "alone"
+
+
+@pytest.mark.parametrize("mode", ["alone", "bsp", "allreduce"])
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize(
+    "change, refused",
+    [
+        (
+            "from torch.nn.utils import prune; prune.l1_unstructured(net, 'weight', 0.5)",
+            "parameter 'weight' is not in the model any more, or has another name; change the model",
+        ),
+        (
+            "net.weight.data = torch.zeros(5, 3)",
+            r"parameter 'weight' (has the shape \[5, 3\] now, and had \[2, 3\]|lies in other memory than) at job.model\(\)",
+        ),
+        (
+            "torch.nn.Linear.__deepcopy__ = lambda net, copies: torch.nn.Linear(3, 2, bias=False)",
+            "parameter 'bias' is not in the copy of the model that is evaluated, or has another shape there; let copy",
+        ),
+        (
+            "torch.nn.Linear.__deepcopy__ = lambda net, copies: torch.nn.Linear(3, 4)",
+            "parameter 'weight' is not in the copy of the model that is evaluated, or has another shape there; let copy",
+        ),
+    ],
+    ids=["pruned", "resized", "a copy without a parameter", "a copy of another shape"],
+)
+def test_a_model_that_has_become_another_is_not_evaluated(tmp_path, mode, epoch, change, refused):
+    """After an epoch: beside the training, or at its end."""
+    ended, said = run(tmp_path, mode, {**DEFAULTS, "then": f"if epoch == {epoch}: {change}"})
+    assert re.match(f"RuntimeError .*{refused}", said[-1]), ended.output
+    assert ended.code in (0, 1), ended.output
