@@ -28,7 +28,8 @@ class LoneWorker {
     return session_->OptimizerState();
   }
   // The end of the step, without the GIL. One for each table; none: its
-  // optimizer does nothing.
+  // optimizer does nothing. A step that is finished already stays as it is:
+  // a script that was interrupted behind it does not know.
   void FinishStep(const std::vector<std::optional<FloatArray>>& gradients,
                   const std::vector<StepOptions>& options);
   Clock clock() const { return session_->clock(); }

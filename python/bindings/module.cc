@@ -110,13 +110,16 @@ Session::Scores ScoresOf(const std::map<std::string, double>& values) {
 }
 
 using StateBytes = std::pair<int64_t, std::vector<nb::bytearray>>;
-std::vector<StateBytes> BytesOf(const std::vector<TableState>& states) {
+// A slot at a time is there twice.
+std::vector<StateBytes> BytesOf(std::vector<TableState> states) {
   std::vector<StateBytes> all;
-  for (const TableState& state : states) {
+  for (TableState& state : states) {
     auto& [updates, slots] = all.emplace_back();
     updates = state.updates;
-    for (const Payload& slot : state.slots)
+    for (Payload& slot : state.slots) {
       slots.emplace_back(slot.data(), slot.size());
+      slot = Payload();
+    }
   }
   return all;
 }
@@ -343,9 +346,9 @@ NB_MODULE(_core, m) {
       // The same with slots as bytes; None if the job has finished.
       .def("optimizer_state",
            [](Worker& w) -> std::optional<std::vector<StateBytes>> {
-             const auto states = w.OptimizerState();
+             auto states = w.OptimizerState();
              if (!states.has_value()) return std::nullopt;
-             return BytesOf(*states);
+             return BytesOf(*std::move(states));
            })
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)

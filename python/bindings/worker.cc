@@ -215,6 +215,7 @@ std::optional<Session::Task> Worker::Next() {
   if (task.has_value()) {
     const auto* const step = std::get_if<Session::Step>(&*task);
     step_ = step != nullptr ? *step : Session::Step();
+    step_is_finished_ = false;
   }
   released_->Drop();
   if (!task.has_value()) ThrowIfBad(open.ending());
@@ -293,6 +294,7 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
   Session& open = session();
   if (gradients.size() != options.size())
     throw nb::value_error("options for each gradient are required");
+  if (step_is_finished_) return true;
   {
     const nb::gil_scoped_release released;
     const std::optional<ParameterMemory::Gpu> gpu = parameters_->memory().gpu();
@@ -313,7 +315,7 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
     done = FailUnlessOk(std::move(done));
     // A job that has ended, or cannot go on, shows in Next().
     if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
-    return done.ok();
+    return step_is_finished_ = done.ok();
   }
 }
 

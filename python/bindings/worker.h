@@ -96,7 +96,8 @@ class Worker {
   // Gradients of all tables that have none yet, then the end of the step,
   // without the GIL, in the order that the step likes best. On a GPU the
   // computation's stream makes them. False if the step is lost, as Next() will
-  // tell.
+  // tell. One that is finished already stays as it is: a script that was
+  // interrupted behind it does not know.
   // `skipped`: tables whose optimizer does nothing in this step
   // (Session::SkipTable()); they have no gradient.
   bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
@@ -175,6 +176,7 @@ class Worker {
   std::unique_ptr<ProcessTransport> transports_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectedSession> connected_;
   Session::Step step_;  // The last one.
+  bool step_is_finished_ = false;
   // Of gradients on their way to the host, by table.
   std::map<int, StepOptions> options_;
   // From the first collective before Open() on.

@@ -238,6 +238,26 @@ assert len(job.loader(train_set, batch_size=20, sampler=other)._deal(0)) == 60
     run_alone(tmp_path, script).succeeded()
 
 
+def test_a_data_set_in_order_may_be_longer_than_the_memory(tmp_path):
+    script = """
+    import torch, slackline
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self): return 10**15
+        def __getitem__(self, i): return torch.tensor([float(i)])
+    job = slackline.join()
+    net = job.model(torch.nn.Linear(1, 1))
+    opt = job.optimizer(net, slackline.SGD(lr=0.1))
+    seen = []
+    for epoch in job.epochs(2):
+        for x in job.loader(Numbers(), batch_size=2, shuffle=False, steps=2):
+            seen += x[:, 0].int().tolist()
+            net(x).mean().backward()
+            opt.step()
+    assert seen == 2 * [0, 1, 2, 3], seen
+    """
+    run_alone(tmp_path, script).succeeded()
+
+
 def test_data_loader_processes(tmp_path):
     script = USUAL.replace("batch_size=20", "batch_size=20, num_workers=2").replace("epochs(2)", "epochs(1)")
     run_alone(tmp_path, script).succeeded()

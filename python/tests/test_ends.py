@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support import USUAL, run_job
+from support import POINTS, USUAL, run_alone, run_job
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,18 @@ def test_what_ends_a_script_is_said_with_its_line_and_what_to_write(tmp_path, ch
     assert change[0] in USUAL
     job = run_job(tmp_path, USUAL.replace(*change))
     assert job.code == 1 and re.search(said, job.output), job.output
+
+
+@pytest.mark.parametrize("where", ["alone", "job"])
+def test_an_error_of_the_evaluation_at_the_exit_is_one_of_the_script(tmp_path, where):
+    script = POINTS + """
+job = slackline.join()
+net = job.model(make())
+opt = job.optimizer(net, slackline.SGD(lr=0.1))
+job.evaluate(lambda net: 1 / 0)
+for x, y in job.loader(train_set, batch_size=20):  # The one epoch, of the last model.
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+"""
+    ended = run_alone(tmp_path, script) if where == "alone" else run_job(tmp_path, script)
+    assert ended.code == 1 and "ZeroDivisionError: division by zero" in ended.output, ended.output

@@ -288,6 +288,29 @@ except RuntimeError as error:
     assert sum("is not the one that concluded it" in log for log in logs) == 1
 
 
+def test_alone_it_is_not_copied_until_it_is_asked_for(tmp_path):
+    script = """
+    import torch, slackline
+    from slackline._loop import worlds
+    asked = []
+    optimizer_state = worlds.Alone.optimizer_state
+    worlds.Alone.optimizer_state = lambda self: asked.append(1) or optimizer_state(self)
+    job = slackline.join()
+    net = job.model(torch.nn.Linear(3, 2).bfloat16())
+    opt = job.optimizer(net, slackline.Adam(lr=0.1))
+    for epoch in job.epochs(1):
+        for _ in job.loader(list(range(4))):
+            net(torch.ones(1, 3).bfloat16()).sum().backward()
+            opt.step()
+    assert not asked
+    with torch.no_grad():
+        net.weight.fill_(7)
+    assert opt.state_dict()["state"][0]["step"] == 4 and asked
+    assert (net.weight == 7).all()  # After the end it is the script's.
+    """
+    run_alone(tmp_path, script).succeeded()
+
+
 def test_with_given_delays_it_is_refused(tmp_path):
     script = SCRIPT.replace("RULE", "Adam(lr=0.01)")
     args = ["", str(tmp_path / "first"), "2"]

@@ -5,6 +5,8 @@ which the steps, their examples and the evaluations come, and what it sees itsel
 alone, over servers and by all-reduce.
 """
 
+import re
+
 import forked
 import pytest
 
@@ -38,6 +40,16 @@ def next_task(next=job._world.next):
     return task
 job._world.next = next_task
 
+# As by a signal while the compiled part finishes the step.
+interrupted = {interrupted}
+def finish_step(*given, finish=job._world.finish_step):
+    done = finish(*given)
+    if job.steps in interrupted:
+        interrupted.remove(job.steps)
+        raise KeyboardInterrupt
+    return done
+job._world.finish_step = finish_step
+
 data = torch.utils.data.TensorDataset(torch.arange(10), torch.randn(10, 3, generator=torch.Generator().manual_seed(1)))
 net = job.model(torch.nn.Linear(3, 2))
 opt = job.optimizer({optimizer})
@@ -54,10 +66,12 @@ try:
             ({loss}).backward()
             {step}
         said("after", epoch, job.steps)
+        {then}
         job.evaluate(evaluate)
     said("over", job.steps, evaluated)
 except Exception as error:
     said(type(error).__name__, "all finite:", all(bool(p.isfinite().all()) for p in net.parameters()), error)
+    job.save("model.safetensors")  # What there is.
 '''
 DEFAULTS = dict(
     optimizer="torch.optim.Adam(net.parameters(), lr=0.1)",
@@ -65,6 +79,8 @@ DEFAULTS = dict(
     loader="batch_size=4",
     loss="net(x).square().mean()",
     step="opt.step()",
+    interrupted=[],
+    then="pass",
 )
 
 
@@ -103,6 +119,17 @@ def run(folder, mode, parts):
             step="opt.step(); opt.zero_grad(); net(x).square().mean().backward(); opt.step()",
         ),
         row("steps that are left out", optimizer=DEFAULTS["optimizer"] + ", steps_per_batch=2"),
+        # Of the first epoch the last one, and the first and the last one of the second.
+        row(
+            "steps that are interrupted when they are done",
+            interrupted=[1, 2, 3],
+            step="""
+            try:
+                opt.step()
+            except KeyboardInterrupt:
+                pass""",
+        ),
+        row("parameters in another order", then="weight = net.weight; del net.weight; net.weight = weight"),
         row("elastic", loader="batch_size=4, elastic=True"),
         row("elastic, an epoch and a half", epochs="1.5", loader="batch_size=4, elastic=True"),
         row("elastic, the last epoch is short", epochs="2.2", loader="batch_size=3, elastic=True"),
@@ -122,9 +149,42 @@ def test_tasks_and_batches_are_the_same(tmp_path, parts):
 
 
 @pytest.mark.parametrize("mode", ["alone", "bsp", "allreduce"])
-def test_a_gradient_that_is_no_number_ends_the_training_and_is_not_in_the_model(tmp_path, mode):
-    loss = "net(x).square().mean() * (float('nan') if job.steps == 2 else 1)"
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_gradient_that_is_no_number_ends_the_training_and_is_not_in_the_model(tmp_path, mode, step):
+    loss = f"net(x).square().mean() * (float('nan') if job.steps == {step} else 1)"
     ended, said = run(tmp_path, mode, {**DEFAULTS, "loss": loss})
     assert said[-1].startswith("JobError all finite: True") and "a NaN or an infinity" in said[-1], ended.output
-    # Over servers the end comes a little later.
-    assert len([line for line in said if line.startswith("step")]) == 3 or mode == "bsp"
+    # In a job the end comes a little later.
+    assert len([line for line in said if line.startswith("step")]) == step + 1 or mode == "bsp"
+    assert not any(line.startswith("after 1") for line in said) or mode != "alone"
+
+
+@pytest.mark.parametrize("mode", ["alone", "bsp", "allreduce"])
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize(
+    "change, refused",
+    [
+        (
+            "from torch.nn.utils import prune; prune.l1_unstructured(net, 'weight', 0.5)",
+            "parameter 'weight' is not in the model any more, or has another name; change the model",
+        ),
+        (
+            "net.weight.data = torch.zeros(5, 3)",
+            r"parameter 'weight' (has the shape \[5, 3\] now, and had \[2, 3\]|lies in other memory than) at job.model\(\)",
+        ),
+        (
+            "torch.nn.Linear.__deepcopy__ = lambda net, copies: torch.nn.Linear(3, 2, bias=False)",
+            "parameter 'bias' is not in the copy of the model that is evaluated, or has another shape there; let copy",
+        ),
+        (
+            "torch.nn.Linear.__deepcopy__ = lambda net, copies: torch.nn.Linear(3, 4)",
+            "parameter 'weight' is not in the copy of the model that is evaluated, or has another shape there; let copy",
+        ),
+    ],
+    ids=["pruned", "resized", "a copy without a parameter", "a copy of another shape"],
+)
+def test_a_model_that_has_become_another_is_not_evaluated(tmp_path, mode, epoch, change, refused):
+    """After an epoch: beside the training, or at its end."""
+    ended, said = run(tmp_path, mode, {**DEFAULTS, "then": f"if epoch == {epoch}: {change}"})
+    assert re.match(f"RuntimeError .*{refused}", said[-1]), ended.output
+    assert ended.code in (0, 1), ended.output

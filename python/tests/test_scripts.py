@@ -918,3 +918,48 @@ sampler = Own()
     # The script's own random numbers, which differ between workers, go on as if there were no sampler.
     numbers = {re.search(r"each once (\S+)", one.output)[1] for one in ended}
     assert len(numbers) == 2
+
+
+LOADERS = """
+numbered = TensorDataset(torch.arange(64.0).reshape(64, 1))
+class Streaming(torch.utils.data.Sampler):
+    def __init__(self): self.random = random.Random(7)
+    def __len__(self): return 64
+    def __iter__(self): return (self.random.randrange(64) for _ in range(64))
+sampler, epochs = {sampler}, 3
+def load(steps=None, **size): return job.loader(numbered, **(size or dict(batch_size=4)), sampler=sampler, steps=steps)
+job.model(net := nn.Linear(1, 1))
+opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=1e-9))
+{before}
+for epoch in job.epochs(epochs):
+    for (x,) in loader:
+        opt.zero_grad(); net(x).mean().backward(); opt.step()
+    {after}
+print("all steps", job.steps)
+"""
+_LOOK = "epochs = 1; assert len(next(iter(load(2, batch_size=2)))[0]) == 2"
+_FIRST_NEEDS = "numbers are an epoch of this loader, and (8|16) of that which was made first"
+
+
+@pytest.mark.parametrize("mode", ["alone", "bsp"])
+@pytest.mark.parametrize(
+    "sampler, before, after, refused",
+    [
+        ("torch.utils.data.RandomSampler(numbered)", "loader = load(2); job.rank or load()", "pass", ""),
+        ("torch.utils.data.RandomSampler(numbered)", "loader = load(2)", "job.rank or load()", ""),
+        ("torch.utils.data.RandomSampler(numbered)", f"{_LOOK}; loader = load(2)", "pass", ""),
+        ("Streaming()", "loader = load(2); job.rank or load(1)", "job.rank or load(1)", ""),
+        ("Streaming()", f"loader = load(2); {_LOOK}", "pass", ""),
+        ("Streaming()", "loader = load(2); load()", "pass", _FIRST_NEEDS),
+        ("Streaming()", "loader = load(2)", "job.rank or load()", _FIRST_NEEDS),
+        ("Streaming()", f"{_LOOK}; loader = load(2)", "pass", "numbers are an epoch of this loader, and [48] of that"),
+    ],
+)
+def test_loaders_of_one_sampler_may_have_other_epochs_on_other_workers(tmp_path, mode, sampler, before, after, refused):
+    script = HEAD + LOADERS.replace("{sampler}", sampler).replace("{before}", before).replace("{after}", after)
+    ended = [forked.alone(tmp_path, script)] if mode == "alone" else forked.job(tmp_path, script, mode)
+    output = "\n".join(one.output for one in ended)
+    if refused:
+        assert all(one.code == 1 for one in ended) and re.search(refused, output), output
+    else:
+        assert all(one.code == 0 and "all steps" in one.output for one in ended), output

@@ -110,13 +110,17 @@ TEST(LoneStepsTest, AStepThatWasNotDoneComesAgainAndItsEvaluationDoesNot) {
     const auto* const step = std::get_if<LoneSteps::Step>(&*task);
     return step != nullptr && step->clock == clock;
   };
+  EXPECT_FALSE(steps.is_open());
   EXPECT_TRUE(is_step(0));
+  EXPECT_TRUE(steps.is_open());
   steps.OnStep();
+  EXPECT_FALSE(steps.is_open());
   EXPECT_TRUE(std::holds_alternative<LoneSteps::Evaluate>(*steps.Next()));
   EXPECT_TRUE(is_step(1));
   EXPECT_TRUE(is_step(1));
   steps.OnStep();
   EXPECT_EQ(steps.clock(), 2);
+  EXPECT_FALSE(steps.is_open()) << "the last step is done once";
 }
 
 class CutDutiesTest : public ::testing::Test {

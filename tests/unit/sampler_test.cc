@@ -110,6 +110,18 @@ TEST(Sampler, WithoutShufflingEachEpochHasTheOrderOfTheTrainingSet) {
   }
 }
 
+TEST(Sampler, WithoutShufflingATrainingSetMayHaveMoreRowsThanTheMemory) {
+  constexpr int64_t kExamples = 1'000'000'000'000'000;
+  Sampler sampler = *Sampler::Create({.examples = kExamples,
+                                      .batch_size = 2,
+                                      .rank = Rank{0},
+                                      .world_size = 1,
+                                      .seed = 1,
+                                      .shuffle = false});
+  EXPECT_THAT(Rows(&sampler, sampler.steps_per_epoch() - 1),
+              testing::ElementsAre(kExamples - 2, kExamples - 1));
+}
+
 TEST(Sampler, IncompleteLastStepIsLeftOut) {
   EXPECT_EQ(Make(23, 2, 0, 4).steps_per_epoch(), 2);
 }

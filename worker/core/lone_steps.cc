@@ -23,11 +23,13 @@ std::optional<LoneSteps::Task> LoneSteps::Next() {
     step.examples = PlacesOf(*options_.elastic, position_,
                              EndOfRange(*options_.elastic, position_));
   }
+  is_open_ = true;
   return step;
 }
 
 void LoneSteps::OnStep() {
-  SL_CHECK(!IsAtEnd(), "a step after the last one");
+  SL_CHECK(is_open_, "no step is open");
+  is_open_ = false;
   if (options_.elastic.has_value())
     position_ = EndOfRange(*options_.elastic, position_);
   ++clock_;

@@ -26,7 +26,7 @@ class LoneSteps {
   explicit LoneSteps(const Options& options)
       : options_(options), evaluations_(options.evaluate_every) {}
 
-  // OnStep() follows.
+  // OnStep() follows, or the step comes again.
   struct Step {
     Clock clock = 0;  // Steps completed so far.
     std::optional<ExampleRange> examples = {};
@@ -38,9 +38,11 @@ class LoneSteps {
   // The model is the trained one. Comes once, and nothing after it.
   struct Conclude {};
   using Task = std::variant<Step, Evaluate, Conclude>;
-  // None after Conclude. A step that was not done comes again.
+  // None after Conclude.
   std::optional<Task> Next();
-  // The step that Next() gave last is done.
+  // The step that Next() gave last is not done yet.
+  bool is_open() const { return is_open_; }
+  // Now it is.
   void OnStep();
 
   // Steps completed.
@@ -53,6 +55,7 @@ class LoneSteps {
   Evaluations evaluations_;
   Clock clock_ = 0;
   int64_t position_ = 0;  // With elastic sampling: of the next example.
+  bool is_open_ = false;
   bool concludes_ = false;
 };
 

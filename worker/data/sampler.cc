@@ -46,18 +46,21 @@ absl::Span<const int64_t> Sampler::At(int64_t epoch, int64_t begin,
                                       int64_t end) {
   SL_CHECK(epoch >= 0 && begin >= 0 && begin <= end && end <= options_.examples,
            absl::StrCat("places [", begin, ", ", end, ") of epoch ", epoch));
+  const auto count = static_cast<size_t>(end - begin);
+  if (!options_.shuffle) {
+    rows_.resize(count);
+    std::iota(rows_.begin(), rows_.end(), begin);
+    return rows_;
+  }
   if (epoch != epoch_) {
-    permutation_.resize(static_cast<size_t>(options_.examples));
-    std::iota(permutation_.begin(), permutation_.end(), 0);
+    rows_.resize(static_cast<size_t>(options_.examples));
+    std::iota(rows_.begin(), rows_.end(), 0);
     Rng rng = Rng(options_.seed).Fork(absl::StrCat("sampler epoch ", epoch));
-    for (size_t i = options_.shuffle ? permutation_.size() : 0; i > 1; --i) {
-      // Fisher-Yates.
-      std::swap(permutation_[i - 1], permutation_[rng.Below(i)]);
-    }
+    for (size_t i = rows_.size(); i > 1; --i)  // Fisher-Yates.
+      std::swap(rows_[i - 1], rows_[rng.Below(i)]);
     epoch_ = epoch;
   }
-  return absl::MakeConstSpan(permutation_)
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  return absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin), count);
 }
 
 ExampleRange Sampler::PlacesOf(Clock step) const {

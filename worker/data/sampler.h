@@ -52,8 +52,10 @@ class Sampler {
 
   Options options_;
   int64_t steps_per_epoch_;
-  int64_t epoch_ = -1;                // Of `permutation_`; -1: none yet.
-  std::vector<int64_t> permutation_;  // All rows, in this epoch's order.
+  int64_t epoch_ = -1;  // Of `rows_`; -1: none yet.
+  // All, in this epoch's order. Without shuffling those of the last call: a
+  // training set may have more than the memory.
+  std::vector<int64_t> rows_;
 };
 
 }  // namespace slackline

@@ -78,6 +78,7 @@ std::optional<Session::Task> LoneSession::Next() {
 absl::Status LoneSession::FinishStep(absl::Span<const Gradient> gradients) {
   SL_CHECK(gradients.size() == rules_.size(),
            "a gradient, or none, of each table");
+  if (!ending_.ok() || !steps_.is_open()) return ending_;
   for (size_t table = 0; table < gradients.size(); ++table) {
     const Gradient& gradient = gradients[table];
     if (gradient.values == nullptr) continue;
@@ -97,7 +98,7 @@ absl::Status LoneSession::FinishStep(absl::Span<const Gradient> gradients) {
         parameters_.tables()[table].name(),
         "' has a NaN or an infinity; it is not in the model; lower the "
         "learning rate, or look at the data"));
-    return absl::OkStatus();
+    return ending_;
   }
   for (size_t table = 0; table < gradients.size(); ++table)
     if (gradients[table].values != nullptr) Apply(table, gradients[table]);

@@ -50,7 +50,8 @@ class LoneSession {
     StepOptions options = {};
   };
   // One for each table. InvalidArgument names the table and what does not fit
-  // as of Session::Gradient(); nothing happened.
+  // as of Session::Gradient(); nothing happened. Else what ending() says. A
+  // step that is finished already stays as it is.
   absl::Status FinishStep(absl::Span<const Gradient> gradients);
 
   // A copy of what the optimizer keeps of each table.

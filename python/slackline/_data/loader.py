@@ -96,6 +96,7 @@ class Loader:
         # What the script's own order has for an epoch.
         order = batch_sampler if batch_sampler is not None else sampler
         self._drawn: Optional[Drawn] = None
+        self._used = 0  # Of what was drawn, in an epoch.
         self._epoch = -1  # Of the batches in _rest.
         self._rest = _Rest()
         if accumulate < 1 or batch_size < 1:
@@ -131,9 +132,9 @@ class Loader:
         self._places = Places(count, accumulate * each, self._world, shuffle)
         self.steps_per_epoch = self._limited(self._places.steps_per_epoch, steps)
         if order is not None:
-            count = self.steps_per_epoch * share
-            self._drawn = orders.of(order, count)
-            self._places.take_order(self._drawn, count, in_batches=batch_sampler is not None)
+            self._used = self.steps_per_epoch * share
+            self._drawn = orders.of(order, self._used)
+            self._places.take_order(self._drawn, self._used, in_batches=batch_sampler is not None)
         self._loader: Iterable[Any]
         if type(dataset) is data.TensorDataset and not loader_options:
             self._loader = _Rows(dataset, self._rest)
@@ -227,8 +228,8 @@ class Loader:
         return digest.hexdigest()
 
     def order_digest(self, epoch: int) -> str:
-        """Of a sampler's order in an epoch, before the workers share it; empty without a sampler."""
-        return "" if self._drawn is None else digest(self._drawn.of(epoch))
+        """Of what a sampler's order has for an epoch, before the workers share it; empty without a sampler."""
+        return "" if self._drawn is None else digest(self._drawn.of(epoch)[: self._used])
 
     def __len__(self) -> int:
         """Batches of this worker in an epoch; with ``elastic`` if all workers keep pace."""

@@ -92,10 +92,11 @@ class Drawn:
 
     Before each draw the random numbers of PyTorch, NumPy and Python are seeded, from the
     job's seed and the epoch. A sampler with a generator of its own draws all epochs in
-    order, so that a worker that comes later draws what the others have drawn.
+    order, so that a worker that comes later draws what the others have drawn, and of each
+    equally much.
     """
 
-    def __init__(self, order: Iterable[Any], seed: int, most: Optional[int] = None) -> None:
+    def __init__(self, order: Iterable[Any], seed: int, most: Optional[int]) -> None:
         """``most``: what is drawn in an epoch, if the sampler has more. None: all, which has an end."""
         self._order = order
         self._most = most
@@ -105,11 +106,18 @@ class Drawn:
         self._in_order = has_own_random(order)
 
     def want(self, most: Optional[int]) -> None:
-        """Of each epoch from now on it has so much at least."""
-        if most is None or self._most is None:
-            self._most = None
-        else:
-            self._most = max(self._most, most)
+        """Of each epoch it has so much at least. Raises ValueError if the next draws would be others by that."""
+        if self._most is None or (most is not None and most <= self._most):
+            return
+        if self._in_order:
+            raise ValueError(
+                f"job.loader(): {most} of the sampler's numbers are an epoch of this loader, and "
+                f"{self._most} of that which was made first. It has random numbers of its own, of which it takes as "
+                "many in each epoch as the first loader needs: make the loader with the longest epoch first, give "
+                "each a sampler, or leave the sampler's own generator out"
+            )
+        self._most = most
+        self._epoch = -1  # It was cut off, and is drawn again.
 
     def of(self, epoch: int) -> List[Any]:
         """What is drawn for the epoch. With random numbers of its own, not for an earlier one again."""
@@ -135,9 +143,10 @@ class Orders:
 
     def of(self, order: Iterable[Any], most: Optional[int] = None) -> Drawn:
         """What the sampler draws, ``most`` of it in an epoch."""
-        drawn = self._drawn.pop(id(order), None) or Drawn(order, self._seed, most)
+        drawn = self._drawn.get(id(order)) or Drawn(order, self._seed, most)
         drawn.want(most)
-        self._drawn[id(order)] = drawn
+        self._drawn.pop(id(order), None)
+        self._drawn[id(order)] = drawn  # The last one.
         while len(self._drawn) > _ORDERS_MAX:  # A script may make one for each epoch.
             del self._drawn[next(iter(self._drawn))]
         return drawn

@@ -58,7 +58,7 @@ class Evaluations:
         self.wait()
         model = self._copy_of_model(tables, rules)
         with torch.no_grad():
-            for mine, theirs in zip(tables.tables, model.tables):
+            for mine, theirs in zip(tables.tables, model.tables):  # Those of the same name.
                 theirs.parameter.copy_(mine.parameter)
         done = threading.Event()
 
@@ -95,7 +95,11 @@ class Evaluations:
             raise error
 
     def _copy_of_model(self, tables: Tables, rules: List[str]) -> Tables:
-        """A second module, with all but the trained parameters as it is in the first now."""
+        """A second module, with all but the trained parameters as it is in the first now.
+
+        Raises RuntimeError naming a parameter that is not what it was at ``job.model()``.
+        """
+        tables.check_module()
         module, shared = copy_of(tables.module)
         if shared and not self._shared_said:
             self._shared_said = True
@@ -104,7 +108,15 @@ class Evaluations:
                 f"job.evaluate(): {'; '.join(shared[:3])} cannot be copied, so the model that is trained and its "
                 "copy that is evaluated have it in common",
             )
-        self._copy = Tables(module, names={table.name for table in tables.tables})
+        self._copy = Tables(module, names=[table.name for table in tables.tables])
+        copied = {table.name: table.values.shape for table in self._copy.tables}
+        for table in tables.tables:
+            if copied.get(table.name) != table.values.shape:
+                raise RuntimeError(
+                    f"job.evaluate(): parameter '{table.name}' is not in the copy of the model that is evaluated, or "
+                    "has another shape there; let copy.deepcopy() of the model, with what its classes define for it, "
+                    "give one with the same parameters"
+                )
         self._copy.bind(rules)
         return self._copy
 

@@ -41,21 +41,8 @@ class Exits:
         self._watch_signals()
 
     def _watch_errors(self) -> None:
-        previous = sys.excepthook
-
-        def hook(kind: Any, error: Any, trace: Any) -> None:
-            self.on_error(kind, error, trace)
-            if issubclass(kind, _core.JobSuspended):
-                print(f"slackline: the job is suspended: {error}", file=sys.stderr)
-                _at_last.code = _core.exit_code_suspended
-            elif issubclass(kind, _core.JobError):
-                print(f"slackline: error: {error}", file=sys.stderr)
-            else:
-                previous(kind, error, trace)
-                if self._said_last:  # The last line of a log is what `slackline run` repeats.
-                    self._say_after_end(self._said_last)
-
-        sys.excepthook = hook
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._on_uncaught
         leave = sys.exit
 
         def noted(status: Any = None) -> None:
@@ -68,6 +55,18 @@ class Exits:
             leave(status)
 
         sys.exit = noted  # type: ignore[assignment]
+
+    def _on_uncaught(self, kind: Any, error: Any, trace: Any) -> None:
+        self.on_error(kind, error, trace)
+        if issubclass(kind, _core.JobSuspended):
+            print(f"slackline: the job is suspended: {error}", file=sys.stderr)
+            _at_last.code = _core.exit_code_suspended
+        elif issubclass(kind, _core.JobError):
+            print(f"slackline: error: {error}", file=sys.stderr)
+        else:
+            self._previous_hook(kind, error, trace)
+            if self._said_last:  # The last line of a log is what `slackline run` repeats.
+                self._say_after_end(self._said_last)
 
     def on_error(self, kind: Any, error: Any, trace: Any) -> None:
         """The script ends with an error: the first one is told to the job."""
@@ -159,12 +158,9 @@ class Exits:
                     print(f"slackline: error: worker {self._world.rank}: {early}", file=sys.stderr)
                     self._world.fail(early, "", self._error_ends_job)
                     _at_last.code = 1
-        except _core.JobSuspended as error:
-            print(f"slackline: the job is suspended: {error}", file=sys.stderr)
-            _at_last.code = _core.exit_code_suspended
-        except _core.JobError as error:
-            print(f"slackline: error: {error}", file=sys.stderr)
+        except Exception as error:
             _at_last.code = 1
+            self._on_uncaught(type(error), error, error.__traceback__)
         finally:
             self._loop.evaluations.wait_a_little()
             self._world.close()

@@ -49,6 +49,8 @@ class States:
 
     def fetch(self, model: Model) -> Optional[List[TableState]]:
         """By table; None if the job has finished. Between two steps the parameters become its, too."""
+        if not self._world.sends:  # Here both are, of one moment, and after the end.
+            return self._world.optimizer_state()
         between = self._place.step is None and not self._place.over
         if between:
             model.check_values(self._place.all_done)
@@ -61,7 +63,8 @@ class States:
 
     def keep_last(self, model: Model) -> None:
         """The job is about to end on this worker, which concludes it."""
-        self._last = self.fetch(model)
+        if self._world.sends:
+            self._last = self.fetch(model)
 
     def by_parameter(self, model: Model) -> Dict[torch.nn.Parameter, TableState]:
         """Empty before the job has begun, if it begins with none."""
@@ -71,7 +74,7 @@ class States:
             )
         if not self._place.begun:
             return self._first
-        states = self._last if self._place.over else self.fetch(model)
+        states = self._last if self._place.over and self._world.sends else self.fetch(model)
         if states is None:
             raise RuntimeError(
                 f"optimizer.state_dict(): the job is over, and worker {self._world.rank} is not the one that "

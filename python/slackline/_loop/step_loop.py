@@ -348,8 +348,12 @@ class StepLoop:
             self.replicas.compare_skipped(step, skipped, model)
         left = gradients.take(step, handed, options, set(skipped))
         gradients.forget(optimizer)
-        if self.world.finish_step(left, options, skipped):
-            self.place.steps_done = step + 1
+        try:
+            if self.world.finish_step(left, options, skipped):
+                self.place.steps_done = step + 1
+        except _core.JobError:  # No step follows, and the script may save what there is.
+            self.place.step = None
+            raise
         if model.keeps_model:
             model.tables.refresh()
         elif step == 0:  # It has brought one worker's values to all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Iterator, List, Optional, Set, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -45,7 +45,7 @@ class Tables:
     """The trained parameters of a module, in its order, and their memory.
 
     The memory is on ``device``: the host, or the GPU on which all of them are. ``names`` are of
-    the parameters in question; default: of those with ``requires_grad``.
+    the parameters in question, in their order; default: of those with ``requires_grad``.
     Raises ValueError naming a parameter that cannot be trained here.
     """
 
@@ -53,7 +53,7 @@ class Tables:
         self,
         module: torch.nn.Module,
         device: torch.device = _device.CPU,
-        names: Optional[Set[str]] = None,
+        names: Optional[Sequence[str]] = None,
     ) -> None:
         self.module = module
         self.device = device
@@ -62,9 +62,12 @@ class Tables:
         # Of the module, but no tables. None of them is trained.
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []
         trained: List[Tuple[str, torch.nn.Parameter]] = []
+        places = None if names is None else {name: place for place, name in enumerate(names)}
         for name, parameter in module.named_parameters():
-            chosen = parameter.requires_grad if names is None else name in names
+            chosen = parameter.requires_grad if places is None else name in places
             (trained if chosen else self.frozen).append((name, parameter))
+        if places is not None:
+            trained.sort(key=lambda one: places[one[0]])
         for name, parameter in trained:
             if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
                 raise ValueError(
@@ -219,7 +222,7 @@ class Tables:
                 )
 
     def check_module(self) -> None:
-        """Raises RuntimeError naming a parameter that has come, gone, or got another name."""
+        """Raises RuntimeError naming a parameter that has come, gone, or got another name or shape."""
         self.check_frozen()
         names = {id(table.parameter): table.name for table in self.tables}
         known = names.keys() | {id(parameter) for _, parameter in self.frozen}
@@ -236,6 +239,11 @@ class Tables:
                 raise RuntimeError(
                     f"parameter '{table.name}' is not in the model any more, or has another name; change the "
                     "model (pruning, weight_norm, other layers) before job.model()"
+                )
+            if table.parameter.shape != table.values.shape:
+                raise RuntimeError(
+                    f"parameter '{table.name}' has the shape {list(table.parameter.shape)} now, and had "
+                    f"{list(table.values.shape)} at job.model(); change the model before that"
                 )
 
     def _check_stream(self) -> None:
