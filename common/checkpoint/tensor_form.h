@@ -31,11 +31,11 @@ class TensorForm {
     size_t bytes = 0;
     std::function<absl::Status(size_t offset, absl::Span<std::byte> to)> read;
   };
-  // The tensor of `region`. The pieces cover it, and each has something of it;
-  // they are in the order of the table. Reads each piece in the order of its
-  // bytes, and none of them twice: their hash is that of a stream. DataLoss: a
-  // piece is not in this form. ResourceExhausted: there is no memory for the
-  // tensor. Other errors are those of reading.
+  // The tensor of `region`, of at least one byte. The pieces cover it, and each
+  // has something of it; they are in the order of the table. Reads each piece
+  // in the order of its bytes, and none of them twice: their hash is that of a
+  // stream. DataLoss: a piece is not in this form. ResourceExhausted: there is
+  // no memory for the tensor. Other errors are those of reading.
   virtual absl::StatusOr<Payload> Join(
       const Region& region, absl::Span<const Piece> pieces) const = 0;
 };
