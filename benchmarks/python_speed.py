@@ -101,7 +101,7 @@ job.model(net)
 opt = job.optimizer(net, slackline.SGD(lr=0.1))
 world = job._world
 def skip(gradients, options, skipped):
-    world._clock += 1
+    world._worker.finish_step([None for _ in gradients], options)
     return True
 world.finish_step = skip
 rows = [torch.tensor([i]) for i in range(steps + warmup)]
