@@ -392,10 +392,10 @@ std::optional<wire::Refusal> ServedShard::Pull(
       pull.has_join() ? participant->joined_at : pull.step().clock();
   if (!pull.has_state() && order.IsOver(step, *participant, machine_))
     return Retry();
-  const GatedPull gated = Gated(who, asked, terms, call);
+  GatedPull gated = Gated(who, asked, terms, call);
   if (StalenessGate::Admits(machine_.participants(), order.Progress(machine_),
                             gated)) {
-    AnswerPull(gated, call);
+    AnswerPull(std::move(gated), call);
   } else if (!gate_.Park(gated)) {
     // Asked again: say what it waits for, so that a person can be told.
     call.effects.still_parked.emplace(
@@ -428,7 +428,7 @@ void ServedShard::ReleaseParked(std::optional<Rank> changed, const Call& call) {
   std::vector<GatedPull> admitted;
   gate_.Release(machine_.participants(), orders_.OfValues().Progress(machine_),
                 changed, &admitted);
-  for (const GatedPull& pull : admitted) AnswerPull(pull, call);
+  for (GatedPull& pull : admitted) AnswerPull(std::move(pull), call);
 }
 
 Payload ServedShard::RoundedOf(const ShardVersion& told) {
@@ -441,24 +441,25 @@ Payload ServedShard::RoundedOf(const ShardVersion& told) {
   return rounded_->values;
 }
 
-void ServedShard::AnswerPull(const GatedPull& pull, const Call& call) {
+void ServedShard::AnswerPull(GatedPull gated, const Call& call) {
   const Shard& shard = machine_.shard();
-  const bool of_state = pull.asked->has_state();
+  const bool of_state = gated.asked->has_state();
   const Participant* const joined =
-      pull.asked->has_join()
-          ? Find({.rank = pull.rank, .incarnation = pull.incarnation})
+      gated.asked->has_join()
+          ? Find({.rank = gated.rank, .incarnation = gated.incarnation})
           : nullptr;
   UpdateOrder& order = orders_.OfValues();
   const ShardVersion told = of_state ? ShardVersion{.version = shard.version(),
                                                     .values = shard.values()}
-                                     : order.Answer(pull, machine_);
-  const bool as_they_are = of_state || pull.asked->step().exact();
+                                     : order.Answer(gated, machine_);
+  const bool as_they_are = of_state || gated.asked->step().exact();
   Answer& answer = call.effects.answers.emplace_back(
-      Answer{.pull = pull,
+      Answer{.pull = std::move(gated),
              .shard_clock = joined != nullptr ? joined->joined_at
                                               : machine_.complete_clock(),
              .version = told.version,
              .values = as_they_are ? told.values : RoundedOf(told)});
+  const GatedPull& pull = answer.pull;
   if (!as_they_are) answer.kind = rules_->pulled_as;
   size_t bytes = answer.values.size();
   if (of_state) {

@@ -259,7 +259,7 @@ class ServedShard {
                   const PullTerms& terms, const Call& call);
   // `changed` is as that of StalenessGate::Release().
   void ReleaseParked(std::optional<Rank> changed, const Call& call);
-  void AnswerPull(const GatedPull& pull, const Call& call);
+  void AnswerPull(GatedPull gated, const Call& call);
   // The values as steps get them: Table::pulled_as.
   Payload RoundedOf(const ShardVersion& told);
   // For messages to people, as View::ShardName().
