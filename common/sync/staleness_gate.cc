@@ -1,6 +1,8 @@
 #include "common/sync/staleness_gate.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace slackline {
 namespace {
@@ -68,7 +70,7 @@ void StalenessGate::Release(const Participants& participants, Clock complete,
         !Admits(participants, complete, at->second.pull)) {
       return;
     }
-    gone.push_back(at->second);
+    gone.push_back(std::move(at->second));
     parked_.erase(at);
   };
   const auto look_at_reached = [&](Waits& waits, Clock reached) {
@@ -84,10 +86,13 @@ void StalenessGate::Release(const Participants& participants, Clock complete,
   if (changed.has_value()) {
     look_at(*changed);
   } else {
-    for (const ParkedPull& parked : InOrder()) look_at(parked.pull.rank);
+    std::vector<Rank> ranks;
+    ranks.reserve(parked_.size());
+    for (const auto& [rank, parked] : parked_) ranks.push_back(rank);
+    for (const Rank rank : ranks) look_at(rank);  // In order below.
   }
   SortByPlace(&gone);
-  for (const ParkedPull& parked : gone) admitted->push_back(parked.pull);
+  for (ParkedPull& parked : gone) admitted->push_back(std::move(parked.pull));
 }
 
 void StalenessGate::ForgetStrangers(const Participants& participants) {
