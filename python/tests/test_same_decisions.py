@@ -119,7 +119,7 @@ def run(folder, mode, parts):
             step="opt.step(); opt.zero_grad(); net(x).square().mean().backward(); opt.step()",
         ),
         row("steps that are left out", optimizer=DEFAULTS["optimizer"] + ", steps_per_batch=2"),
-        # Of the first epoch the last one, and the first and the last one of the second.
+        # The last step of the first epoch is interrupted, and so are the first and the last of the second.
         row(
             "steps that are interrupted when they are done",
             interrupted=[1, 2, 3],

@@ -47,7 +47,7 @@ struct FailureFacts {
   std::vector<FailedProcess> processes = {};
   // What one types next. Empty: the processes were started by hand.
   std::string command = {};
-  // Of the config's checkpoint block.
+  // What the config's checkpoint block says; the page does not advise it then.
   config::Checkpoint::Loss on_server_loss = config::Checkpoint::FAIL;
   // In place of what the rules of this page advise; empty: as they do.
   std::string what_to_do = {};

@@ -57,7 +57,7 @@ std::string WhyUnfit(const wire::Table& table) {
   return "";
 }
 
-// Likewise, of its optimizer.
+// Why the table cannot be trained by its optimizer; empty: it can.
 std::string WhyOptimizerUnfit(const wire::Table& table) {
   if (table.optimizer().kind_case() == config::Optimizer::KIND_NOT_SET) {
     return absl::StrCat(

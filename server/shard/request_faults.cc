@@ -13,8 +13,8 @@ namespace slackline {
 namespace {
 
 constexpr int kEntriesMax = 4096;  // Of a push; shards of a pull or a probe.
-// Of what a pull says beside its shards, which each of them keeps as long as it
-// has not answered: so many as wait for a shard at most have 16 MiB.
+// What a pull says beside its shards may have so many bytes. A shard keeps it
+// until it has answered, so all that may wait for one have at most 16 MiB.
 constexpr size_t kAskedBytesMax = 4 << 10;
 
 // What the entry says beside its shards, as in a message.

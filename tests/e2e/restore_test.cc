@@ -359,7 +359,7 @@ TEST_F(Restore, SigtermInBetweenSuspendsItAndTheLineThatIsPrintedGoesOn) {
     const auto status = AwaitNextRun(30);
     ASSERT_TRUE(status.has_value() && AwaitCheckpoint()) << run->Output();
     SignalProcess(ServerPid(*status, server), SIGKILL);
-    ASSERT_TRUE(WaitUntil(kSoon, [&] {
+    ASSERT_TRUE(WaitUntil(kSoon, [&, moment = moment] {
       return absl::StrContains(run->Output(), moment);
     })) << run->Output();
     run->Signal(SIGTERM);

@@ -30,7 +30,7 @@ class Display {
   // Replaces the lines at the bottom. Each fits into width(). Only on a
   // terminal; without effect elsewhere.
   void Redraw(const std::vector<std::string>& lines);
-  // Of a command that waits: how that for which it waits stands. Replaces the
+  // A command that waits says how that for which it waits stands. Replaces the
   // last line; where there is no terminal, it is printed every kLineEvery.
   void ShowState(const std::string& line);
 

@@ -33,7 +33,7 @@ std::string WhyNoGradient(const CodedGradient& gradient,
 // or as floats where blocks of the code do not begin and end there.
 CodedGradient PartOf(const CodedGradient& gradient, const wire::Table& table,
                      const Region& part);
-// The same of both shards, of a gradient of the shard that is split.
+// Splits a gradient of the shard that is split into those of both shards.
 std::pair<CodedGradient, CodedGradient> PartsOf(const CodedGradient& gradient,
                                                 const ShardSplit& split);
 // Takes what is the other shard's off a tensor of the shard that is split.

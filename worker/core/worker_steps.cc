@@ -638,7 +638,8 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
     parts.Log(absl::StrCat("took the state of clock ", clock,
                            " from another worker"));
   }
-  // Who has just joined leaves the model that it got to those who made it.
+  // The model that a worker gets when it joins is evaluated by those who made
+  // it.
   if (clock_ < 0) evaluations_.BeginAfter(clock);
   clock_ = clock;
   group_.OnCaughtUp();

@@ -125,7 +125,7 @@ class Loader:
             self.steps_per_epoch = steps
             self._loader = data.DataLoader(dataset, batch_size=batch_size, **loader_options)
             return
-        # Of what the order has, batches or examples.
+        # An order has batches or examples; a step takes so many of them.
         each = 1 if batch_sampler is not None else batch_size
         share = accumulate * self._world.world_size * each
         count = len(dataset) if order is None else self._length(order, share, each, steps)

@@ -11,10 +11,10 @@ namespace slackline {
 // its period. Empty: it has a summary, or no records of its steps. Nobody runs
 // there any more: the caller has looked.
 std::string LostRunText(const std::string& folder);
-// Of a run in this folder that has no summary, and of whose processes nobody
-// knows here whether they are gone: `seen` of their hosts (ReachText()), how
-// far the run was, and what to look at; a sentence without its period. Empty:
-// it has a summary.
+// A sentence without its period about a run in this folder of which nobody
+// knows here whether its processes are gone: what was `seen` of their hosts
+// (ReachText()), how far the run was, and what to look at. Empty: it has a
+// summary, or it is no run.
 std::string UnknownRunText(const std::string& folder, const std::string& seen);
 // How it goes on: from its last checkpoint, or anew.
 std::string LostRunAdvice(const std::string& folder);

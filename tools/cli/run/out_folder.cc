@@ -161,7 +161,7 @@ absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
     found.kind = end.ok() ? FoundRun::Kind::kFailed : FoundRun::Kind::kLost;
     if (end.ok()) found.reason = end->end.reason();
   }
-  // Of its processes none is left, as far as is known, so its checkpoints are
+  // None of its processes is left, as far as is known, so its checkpoints are
   // all that is.
   flags.from_checkpoint = found.why_other.empty() && found.has_checkpoint;
   SL_ASSIGN_OR_RETURN(run.how, HowToBegin(found, flags));

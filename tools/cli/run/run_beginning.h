@@ -20,8 +20,8 @@ absl::StatusOr<run::CheckpointRecord> ReadCheckpointOf(
     const RunOptions& options, const config::ClusterConfig& config,
     Display* display);
 
-// Of a job that goes on from this checkpoint, if it has a folder: says what a
-// recording (train.trace) will lack.
+// Says what a recording (train.trace) of a job that goes on from this
+// checkpoint will lack, if it has a folder.
 void WarnOfRecording(const config::ClusterConfig& config,
                      const run::CheckpointRecord& from, Display* display);
 
