@@ -88,7 +88,7 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     ShardTwin& twin = shards_.twins().at(id);
     if (event->created && scenario_.resume != nullptr)
       resume_.CheckResumed(twin, core);
-    cuts_.FollowCopy(twin, core);
+    cuts_.FollowCopy(twin, core, owner);
   }
   if (effects.cut.has_value()) cuts_.OnCut(owner, *effects.cut);
   serving_.CompareArrivals(owner, *event, core);

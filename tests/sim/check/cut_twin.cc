@@ -284,12 +284,13 @@ void CutTwin::CheckCutFence(const ShardTwin& twin,
   }
 }
 
-void CutTwin::FollowCopy(ShardTwin& twin, const ShardCore& core) {
+void CutTwin::FollowCopy(ShardTwin& twin, const ShardCore& core, Owner owner) {
   const ShardCut* const cut = core.CutOf(twin.range.shard);
   const bool copied = cut != nullptr && cut->copied();
   findings_.stats().cut_copies += copied && !twin.cut_copied;
   if (copied && !twin.cut_copied) {
-    const wire::Cut& of = views_.latest().cut();
+    // The latest view may have another one, in another phase.
+    const wire::Cut& of = shards_.threads()[owner].view->proto().cut();
     const sync::Mode& mode = views_.PhaseOf(of.clock()).mode();
     if (of.until_size() == 0 && (mode.has_bsp() || mode.has_backup())) {
       findings_.Report(

@@ -86,7 +86,7 @@ class CutTwin {
   void CheckCutFence(const ShardTwin& twin, const Contribution& contribution,
                      const std::string& who, Owner owner);
   // After an event of the thread that serves it.
-  void FollowCopy(ShardTwin& twin, const ShardCore& core);
+  void FollowCopy(ShardTwin& twin, const ShardCore& core, Owner owner);
   // The shards of a thread are at a cut; their bytes have got to the disk.
   void OnCut(Owner owner, const ShardCore::CutState& state);
   void OnPartWritten(Owner owner, const ShardCore::CutState& state);
