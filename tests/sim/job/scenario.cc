@@ -102,6 +102,12 @@ LogFeedOptions RandomFeed(const Scenario& scenario, Rng& rng) {
   options.link.probe_min =
       Between(link, absl::Milliseconds(5), scenario.retry_initial * 2);
   options.link.probe_max = options.link.probe_min * link.Between(1, 8);
+  // An answer to a worker may wait for copies, so what holds for its own
+  // requests holds for these, too: bad luck alone is no silence.
+  if (scenario.network.loss > 0) {
+    options.link.probe_max =
+        std::min(options.link.probe_max, scenario.stall_timeout() / 16);
+  }
   Rng gather = rng.Fork("gather");
   options.gather_max =
       Between(gather, absl::ZeroDuration(), absl::Milliseconds(40));
