@@ -269,7 +269,7 @@ void MemberCore::OnHeartbeatReply(const wire::HeartbeatReply& reply,
   }
   OnInspections(reply, effects);
   if (reply.has_try_links() && view_ == nullptr &&
-      (!links_.has_value() || links_->round() != reply.try_links().round())) {
+      (!links_.has_value() || links_->round() < reply.try_links().round())) {
     links_ = reply.try_links();
     links_since_ = now;
     links_tried_.reset();
@@ -503,9 +503,9 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
   looks_at_ = (looks_at_ + 1) % options_.coordinators.size();
   looks_since_ = awake_.At(now);
   heard_here_ = false;
-  link_ = LinkState::kGone;
   // At the only address the next connection goes on where this one was.
   if (options_.coordinators.size() > 1) {
+    link_.reset();
     refused_since_ = absl::InfiniteFuture();
     dropped_since_ = absl::InfiniteFuture();
   }

@@ -228,7 +228,8 @@ class MemberCore {
   absl::Time looks_since_ = absl::InfiniteFuture();
   bool heard_here_ = false;  // Since then.
   size_t heard_at_ = 0;
-  LinkState link_ = LinkState::kGone;
+  // None: nothing is known yet of the connection that is made.
+  std::optional<LinkState> link_;
   // Since when somebody refuses this process there, in awake time.
   absl::Time refused_since_ = absl::InfiniteFuture();
   // Or ends its connections at once.

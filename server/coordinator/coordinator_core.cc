@@ -469,7 +469,8 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   members_.NoteStats(*member, now);
   reply.set_code(wire::OK);
   reply.set_records_acked(member->records_acked);
-  if (heartbeat.has_links_tried())
+  const bool latest = members_.NoteLatest(*member, heartbeat.sent_micros());
+  if (heartbeat.has_links_tried() && latest)
     formation_.OnLinksTried(*member, heartbeat.links_tried());
   formation_.PutRound(*member, &reply);
   inspections_.PutQuestions(*member, &reply);
@@ -479,7 +480,8 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   }
   effects->sends.push_back(std::move(out));
   if (heartbeat.has_links_tried()) StartIfComplete(now, effects);
-  if (heartbeat.stats_case() == wire::Heartbeat::STATS_NOT_SET) return;
+  if (heartbeat.stats_case() == wire::Heartbeat::STATS_NOT_SET || !latest)
+    return;
   if (member->worker_role() != heartbeat.has_worker())
     return Refuse("has sent statistics of the other role", *member, effects);
   if (member->worker_role())

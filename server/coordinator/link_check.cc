@@ -16,7 +16,7 @@ constexpr int kUnreachedMax = 1024;
 
 void LinkCheck::Begin(absl::Time awake) {
   SL_CHECK(!members_.all().empty(), "a round without members");
-  // Another one than any before, whichever coordinator had that.
+  // A greater one than any before, whichever coordinator had that.
   round_ = members_.all().rbegin()->first;
   since_ = awake;
   told_ = false;

@@ -158,6 +158,14 @@ void Membership::NoteViewSent(const Member& member, uint64_t number) {
   At(member).view_sent = number;
 }
 
+bool Membership::NoteLatest(const Member& member, int64_t sent_micros) {
+  if (sent_micros == 0) return true;
+  int64_t& latest = At(member).sent_micros;
+  if (sent_micros < latest) return false;
+  latest = sent_micros;
+  return true;
+}
+
 void Membership::SetStats(const Member& worker, const run::WorkerStats& stats,
                           const wire::View& view) {
   Member& member = At(worker);

@@ -39,6 +39,7 @@ struct Member {
   uint64_t view_known = 0;  // As it says itself.
   uint64_t view_sent = 0;   // It may be lost.
   uint64_t records_acked = 0;
+  int64_t sent_micros = 0;  // Of its latest heartbeat, by its own clock.
   run::WorkerStats worker;  // The last that it said of itself: a worker,
   run::ServerStats server;  // or a server.
   // Workers: has done its last step (HasTrained() in common/sync/phases.h). Its
@@ -141,6 +142,10 @@ class Membership : public CoordinatorPart {
   // It says that it has seen this view.
   void NoteViewKnown(const Member& member, uint64_t number);
   void NoteViewSent(const Member& member, uint64_t number);
+  // Whether this heartbeat is the latest of the member so far, by
+  // Heartbeat.sent_micros; one that does not measure is. What an earlier one
+  // says, which has come late, is over.
+  bool NoteLatest(const Member& member, int64_t sent_micros);
   // What it says of itself, bounded (stats_check.h); of a worker without the
   // servers' answers. `view` says when a worker has trained.
   void SetStats(const Member& worker, const run::WorkerStats& stats,

@@ -385,8 +385,23 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
   }
 }
 
+TEST(ModesSimTest, SeedsThatFoundSomethingByHandPass) {
+  const std::map<uint64_t, std::string> seeds = {
+      {330003694, "a server's copies were asked for too rarely to be lucky"},
+      {330013268, "a member went back to a trial of links that was over"},
+      {330014873, "who looked again took that for the coordinator's death"},
+      {330028007, "a copied shard was compared with a cut not known there"}};
+  for (const auto& [seed, what] : seeds) {
+    const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
+    EXPECT_FALSE(report.violation.has_value())
+        << what << "; seed " << seed << ": " << report.violation->what;
+  }
+}
+
 TEST(ResumeSimTest, SeedsThatFoundSomethingPass) {
   const std::vector<std::pair<uint64_t, std::string>> seeds = {
+      {350020817,
+       "a heartbeat that came late said that its sender stood still"},
       {305056,
        "who joined a job by all-reduce with nothing left to do waited for the "
        "others for ever"},

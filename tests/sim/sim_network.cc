@@ -25,7 +25,7 @@ void SimNetwork::WatchPeer(const PeerId& self, const PeerId& peer,
   std::erase_if(links_,
                 [&](const auto& entry) { return entry.first.first == self; });
   const uint64_t id = ++links_made_;
-  links_[{self, peer}] = {.id = id, .tell = std::move(tell)};
+  links_[{self, peer}] = {.id = id, .tell = std::move(tell), .up = {}};
   LookAfter(self, peer, id, queue_->now() + Delay());
 }
 

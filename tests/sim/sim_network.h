@@ -123,7 +123,7 @@ class SimNetwork {
   struct Link {
     uint64_t id = 0;
     std::function<void(bool is_up)> tell;
-    bool up = false;  // As it was told last.
+    std::optional<bool> up;  // As it was told last.
   };
   // What leaves one machine for another.
   struct Queue {

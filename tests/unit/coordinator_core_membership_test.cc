@@ -722,6 +722,29 @@ TEST_F(CoordinatorCoreTest, WhatCameInAShortPauseKeepsALease) {
   EXPECT_EQ(core_->state(), wire::RUNNING);
 }
 
+// One that has been overtaken on its way would show the member as it was.
+TEST_F(CoordinatorCoreTest, OfTwoHeartbeatsTheLaterOneCountsInWhateverOrder) {
+  StartJob();
+  const auto says = [&](int64_t sent_micros, Clock clock) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_[0]);
+    heartbeat.set_sent_micros(sent_micros);
+    heartbeat.mutable_worker()->set_clock(clock);
+    EXPECT_EQ(Send(Worker(0), message)
+                  .sends.at(0)
+                  .message.header.heartbeat_reply()
+                  .code(),
+              wire::OK);
+    return core_->Status(now_).worker(0).clock();
+  };
+  EXPECT_EQ(says(2000, 3), 3);
+  EXPECT_EQ(says(1000, 1), 3) << "late";
+  EXPECT_EQ(says(0, 4), 4) << "of one that does not measure";
+  EXPECT_EQ(says(1000, 1), 4);
+  EXPECT_EQ(says(2001, 5), 5);
+}
+
 TEST_F(CoordinatorCoreTest, WhoLostItsLeaseIsFenced) {
   StartJob();
   Pass(absl::Seconds(6), {Worker(1)});

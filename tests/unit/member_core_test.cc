@@ -380,6 +380,9 @@ TEST_F(MemberCoreTest, TriesLinksUntilTheJobRunsAndSaysWhatIsMissing) {
     return effects;
   };
   EXPECT_THAT(tried(2, true).sends, testing::IsEmpty()) << "another round";
+  Message late = reply;
+  late.header.mutable_heartbeat_reply()->mutable_try_links()->set_round(2);
+  EXPECT_FALSE(Receive(late).try_links.has_value()) << "a round that is over";
   EXPECT_THAT(tried(3, false).sends, testing::IsEmpty());
   std::vector<std::string> log;
   for (int i = 0; i < 10; ++i) {
@@ -400,6 +403,7 @@ TEST_F(MemberCoreTest, TriesLinksUntilTheJobRunsAndSaysWhatIsMissing) {
 
 TEST_F(MemberCoreTest, AfterTwoLeasesOfSilenceTheCoordinatorIsGone) {
   Join();
+  member_->OnLink(LinkState::kGone, now_);
   MemberCore::Effects effects;
   while (effects.failure.ok() && now_ < absl::UnixEpoch() + absl::Minutes(1))
     effects = Tick();
@@ -408,6 +412,26 @@ TEST_F(MemberCoreTest, AfterTwoLeasesOfSilenceTheCoordinatorIsGone) {
   EXPECT_THAT(
       std::string(effects.failure.message()),
       AllOf(HasSubstr("server 0 at head:7700"), HasSubstr("silent for 11s")));
+}
+
+// Where it looks again, and nobody has answered the connection, nothing says
+// that the coordinator is dead: it may be stopped, behind a partition.
+TEST_F(MemberCoreTest, WhoLooksAgainDoesNotTakeItsOwnLookForADeath) {
+  options_.start_timeout = absl::Minutes(1);
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Receive(JoinReply(wire::RETRY, "worker 2 holds this place"));
+  member_->OnLink(LinkState::kUp, now_);
+  bool looked = false;
+  while (now_ < absl::UnixEpoch() + absl::Seconds(30)) {
+    const MemberCore::Effects effects = Tick();
+    ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+    looked |= effects.look_at.has_value();
+  }
+  EXPECT_TRUE(looked);
+  member_->OnLink(LinkState::kGone, now_);
+  EXPECT_THAT(std::string(Tick().failure.message()),
+              HasSubstr("nobody listens there any more"));
 }
 
 TEST_F(MemberCoreTest, ASilentCoordinatorThatIsThereIsWaitedFor) {
@@ -511,6 +535,7 @@ TEST_F(MemberCoreTest, ACoordinatorThatMayReturnIsWaitedForWhenItIsGone) {
   Message reply = JoinReply(wire::OK);
   reply.header.mutable_join_reply()->set_coordinator_may_return(true);
   Receive(reply);
+  member_->OnLink(LinkState::kGone, now_);
   std::vector<std::string> log;
   for (int i = 0; i < 20; ++i) {
     const MemberCore::Effects effects = Tick();
@@ -675,6 +700,7 @@ TEST_F(MemberCoreTest, ItsOwnPauseIsNotTheSilenceOfTheCoordinator) {
 
 TEST_F(MemberCoreTest, AfterAPauseADeadCoordinatorIsStillFoundOut) {
   Join();
+  member_->OnLink(LinkState::kGone, now_);
   ASSERT_TRUE(StoppedFor(absl::Seconds(100)).failure.ok());
   const MemberCore::Effects effects = TickOn();
   EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
@@ -694,6 +720,7 @@ TEST_F(MemberCoreTest, WhoeverWaitsForItsPlaceNoticesADeadCoordinator) {
   member_.emplace(options_);
   member_->Start(now_, &first_);
   Receive(JoinReply(wire::RETRY, "worker 0 holds this place"));
+  member_->OnLink(LinkState::kGone, now_);
   const MemberCore::Effects effects = TickOn();
   EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
   EXPECT_LE(now_, absl::UnixEpoch() + absl::Milliseconds(10400));
