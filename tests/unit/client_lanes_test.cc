@@ -171,14 +171,55 @@ TEST_F(PushLaneTest, WhatHasMovedLeavesWithItsBytes) {
   StraysByOwner strays;
   lane_.TakeStrays(Parts(), &strays);
   ASSERT_EQ(strays.size(), 1u);
-  const std::vector<PushUnit>& pushes = strays.at(kThread1).pushes;
+  std::vector<PushUnit>& pushes = strays.at(kThread1).pushes;
   ASSERT_EQ(pushes.size(), 2u);
   EXPECT_EQ(pushes[0].entries.at(0).shard, 0);
   EXPECT_EQ(pushes[1].entries.at(0).shard, 4);
   EXPECT_EQ(lane_.size(), 1u);
   EXPECT_EQ(counts_.bytes_pushed(), kShardBytes);
-  EXPECT_EQ(counts_.bytes_resent(), kShardBytes);
   EXPECT_EQ(counts_.unacknowledged_bytes(), 3 * kShardBytes);
+  PushLane elsewhere(kThread1);
+  for (PushUnit& unit : pushes) elsewhere.SendFirst(std::move(unit), Parts());
+  EXPECT_EQ(counts_.bytes_pushed(), 3 * kShardBytes);
+  EXPECT_EQ(counts_.bytes_resent(), kShardBytes) << "the other one was queued";
+}
+
+TEST_F(PushLaneTest, WhatHasGrownSinceItMovedCountsAsFarAsItIsSentAgain) {
+  const GradientCode code = {.kind = wire::Encoding::INT8, .block = 4};
+  PushEntry entry = {.seq = sequences_.Next(0),
+                     .code = code,
+                     .elements = 4,
+                     .values = Payload::Allocate(code.Bytes(4)),
+                     .slots = {}};
+  ASSERT_EQ(entry.bytes(), 8u);
+  counts_.Pushed(8);
+  lane_.Add(std::move(entry), TableId{0}, options_.message_bytes, options_);
+  lane_.EndClock();
+  Pump();
+  EXPECT_EQ(counts_.bytes_pushed(), 8u);
+  view_.set_number(3);
+  view_.set_owner_thread(0, 1);
+  ASSERT_TRUE(routes_.Adopt(*View::Create(view_)).moved);
+  StraysByOwner strays;
+  lane_.TakeStrays(Parts(), &strays);
+  PushLane elsewhere(kThread1);
+  for (PushUnit& unit : strays.at(kThread1).pushes)
+    elsewhere.Queue(std::move(unit));
+  view_.set_number(4);
+  wire::Split& split = *view_.add_split();
+  split.set_shard(0);
+  split.set_at(1);
+  split.set_since(4);
+  view_.add_owner_server(0);
+  view_.add_owner_thread(1);
+  const Routes::Change change = routes_.Adopt(*View::Create(view_));
+  sequences_.Split(change.splits.at(0));
+  elsewhere.Split(change.splits.at(0), counts_);
+  EXPECT_EQ(counts_.unacknowledged_bytes(), 16u) << "as floats";
+  ASSERT_TRUE(sequences_.Accept(8, 1)) << "by the owner before";
+  elsewhere.SendFirst(*elsewhere.TakeNext(options_), Parts());
+  EXPECT_EQ(counts_.bytes_pushed(), 16u);
+  EXPECT_EQ(counts_.bytes_resent(), 4u) << "the one element that was kept";
 }
 
 // ---- Pulls ------------------------------------------------------------------

@@ -181,11 +181,11 @@ TEST(PushClockTest, AClockEndsWithItsLastTableInAnyOrder) {
 TEST(ClientCountsTest, WhatIsAcceptedBeforeItsTurnWasNotSentAgain) {
   ClientCounts counts;
   counts.Pushed(10);
-  counts.SentFirst(10, 10);
+  counts.SentFirst(10, /*again=*/0);
   counts.Rerouted(10);
   EXPECT_EQ(counts.bytes_pushed(), 0u);
-  EXPECT_EQ(counts.bytes_resent(), 10u);
-  counts.SentFirst(10, 4);
+  EXPECT_EQ(counts.bytes_resent(), 0u);
+  counts.SentFirst(10, /*again=*/4);
   EXPECT_EQ(counts.bytes_pushed(), 10u);
   EXPECT_EQ(counts.bytes_resent(), 4u);
   counts.AcceptedInFlight(absl::UnixEpoch());

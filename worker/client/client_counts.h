@@ -35,22 +35,18 @@ class ClientCounts {
     Grown(bytes);
     bytes_pushed_ += bytes;
   }
-  // A message of so many bytes has its turn. Only `sent` of them go: the rest
-  // is accepted already, so it was in vain that it counted as sent again.
-  void SentFirst(size_t bytes, size_t sent) {
+  // A message of so many bytes has its turn. An owner before was sent `again`
+  // of them, and they go once more.
+  void SentFirst(size_t bytes, size_t again) {
     bytes_pushed_ += bytes;
-    bytes_resent_ -= bytes - sent;
+    bytes_resent_ += again;
   }
   void SentAgain(size_t bytes) {
     bytes_resent_ += bytes;
     ++retries_;
   }
-  // Pushes in flight go to another shard thread. They count again there; this
-  // time was in vain.
-  void Rerouted(size_t bytes) {
-    bytes_pushed_ -= bytes;
-    bytes_resent_ += bytes;
-  }
+  // Pushes in flight go to another shard thread, where SentFirst() counts them.
+  void Rerouted(size_t bytes) { bytes_pushed_ -= bytes; }
   void Accepted(size_t bytes) { unacknowledged_bytes_ -= bytes; }
   // Some pushes in flight were accepted just now. If they were the last ones,
   // that is when all was acknowledged.

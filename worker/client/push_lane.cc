@@ -114,15 +114,19 @@ size_t PushLane::Send(PushUnit& unit, const ClientParts& parts) {
 
 void PushLane::SendFirst(PushUnit unit, const ClientParts& parts) {
   if (in_flight_.empty()) heard_ = parts.now;
+  size_t again = 0;
+  for (PushEntry& entry : unit.entries) {
+    if (std::exchange(entry.sent, true) && !entry.AcceptedIn(parts.sequences))
+      again += entry.bytes();
+  }
+  parts.counts.SentFirst(unit.bytes, again);
   if (unit.AcceptedIn(parts.sequences)) {  // By the owner before the last move.
-    parts.counts.SentFirst(unit.bytes, 0);
     parts.counts.Accepted(unit.bytes);
     return;
   }
   bytes_in_flight_ += unit.bytes;
   if (unit.small) ++small_in_flight_;
-  const size_t sent = Send(unit, parts);
-  parts.counts.SentFirst(unit.bytes, sent);
+  Send(unit, parts);
   unit.under_way = bytes_in_flight_;
   in_flight_.push_back(std::move(unit));
 }

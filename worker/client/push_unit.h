@@ -38,6 +38,7 @@ struct PushEntry {
   // The pull that asks for the shard behind the first transmission of this; 0
   // if none does.
   uint64_t then_pull = 0;
+  bool sent = false;  // A shard thread was sent this, perhaps an owner before.
 
   size_t bytes() const { return values.size() * (1 + slots.size()); }
   bool AcceptedIn(const PushSequences& sequences) const {
