@@ -129,6 +129,7 @@ void SplitShard(int number, const ShardParts& at) {
 void SplitShards(const View& before, const ShardParts& at) {
   for (int i = before.proto().split_size(); i < at.view->proto().split_size();
        ++i) {
+    if (at.failed) return;
     SplitShard(i, at);
   }
 }
@@ -178,11 +179,11 @@ void Depose(ShardId shard, const ShardParts& at) {
 void FollowOwners(const View& before, const ShardParts& at) {
   std::vector<int32_t> changed = at.view->OwnersThatDiffer(before);
   for (const int32_t id : changed) SplitCopy(ShardId{id}, at);
-  if (at.failed) return;
-  // Of shards that were split off since, all are new to us.
+  // All shards that were split off since are new to this thread.
   for (int32_t id = before.shard_count(); id < at.view->shard_count(); ++id)
     changed.push_back(id);
   for (const int32_t id : changed) {
+    if (at.failed) return;
     const ShardId shard{id};
     if (at.view->OwnerOf(shard) == at.options.self) {
       if (at.places.Follows(shard)) TakeOver(shard, at);
@@ -287,10 +288,10 @@ void ViewChanges::Apply(const View* before, const ShardParts& at) {
   if (!std::exchange(created_, true)) {
     CreateShards(at);
   } else {
-    FollowOwners(*before, at);
-    SplitShards(*before, at);
-    FollowFollowers(*before, at);
-    RemoveGone(*before, at);
+    for (const auto change :
+         {FollowOwners, SplitShards, FollowFollowers, RemoveGone}) {
+      if (!at.failed) change(*before, at);
+    }
   }
   if (at.failed) return;
   BeginMoves(at);
