@@ -17,6 +17,7 @@
 #include "common/timeline/event_names.h"
 #include "common/timeline/message_event.h"
 #include "server/shard/control_endpoint.h"
+#include "server/shard/shard_peers.h"
 
 namespace slackline {
 namespace {
@@ -68,12 +69,6 @@ absl::Duration TimeKeptWaiting() {
   int64_t waited_ns = 0;
   if (!(file >> ran_ns >> waited_ns)) return absl::ZeroDuration();
   return absl::Nanoseconds(waited_ns);
-}
-
-PeerId PeerOf(Owner thread) {
-  return {.kind = PeerId::Kind::kShardThread,
-          .index = thread.server,
-          .instance = static_cast<uint64_t>(thread.thread)};
 }
 
 // 0: the peer is no worker that pushes and pulls.
@@ -376,9 +371,7 @@ void ShardThread::SendStats() {
 
 void ShardThread::SendHandOver(const Outgoing& outgoing) {
   const absl::Status sent =
-      links_.Send({.server = outgoing.to.index,
-                   .thread = static_cast<int32_t>(outgoing.to.instance)},
-                  outgoing.message);  // It is sent again.
+      links_.Send(OwnerOf(outgoing.to), outgoing.message);  // It is sent again.
   if (!sent.ok()) Stop(sent);
 }
 
