@@ -8,7 +8,7 @@
 namespace slackline {
 namespace {
 
-// Of a message without entries, about.
+// About the bytes of a message without entries.
 constexpr size_t kProbeBytes = 96;
 
 bool IsSame(const FeedLink::Feed& a, const FeedLink::Feed& b) {

@@ -82,7 +82,7 @@ class FeedLink {
   // this number is under way: numbers begin at 1 in each life of a server, and
   // the reply may be one of a life before.
   std::vector<Feed> OnReply(const wire::HandOverReply& reply, absl::Time now);
-  // Of the oldest message, if its reply is late: it is time to probe this feed.
+  // Returns the feed of the oldest message, if its reply is late, to be probed.
   // Call it at NextWakeup() or later.
   std::optional<Feed> OnTick(absl::Time now);
   // InfiniteFuture if nothing is under way.
@@ -96,6 +96,7 @@ class FeedLink {
   // rest keep their turns by that, too.
   std::deque<ShardId> TakeWaiting();
 
+  // For tests.
   size_t bytes_under_way() const { return bytes_under_way_; }
   size_t messages_under_way() const { return under_way_.size(); }
   const RoundTrip& round_trip() const { return round_trip_; }

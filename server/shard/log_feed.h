@@ -38,7 +38,7 @@
 namespace slackline {
 
 struct LogFeedOptions {
-  size_t part_bytes = 256 << 10;  // Of a tensor, in one entry.
+  size_t part_bytes = 256 << 10;  // So much of a tensor is in one entry.
   // Payload bytes sent and not yet confirmed; bounds what the target's other
   // work may have to wait behind.
   size_t window_bytes = 1 << 20;
@@ -57,7 +57,7 @@ struct LogFeedOptions {
   // doubles up to the larger one.
   absl::Duration declined_min = absl::Milliseconds(50);
   absl::Duration declined_max = absl::Seconds(1);
-  // Of all feeds between two shard threads together.
+  // All feeds between two shard threads share a link.
   FeedLink::Options link = {};
 };
 
@@ -104,21 +104,21 @@ class LogFeed {
   bool TooFarBehind() const {
     return backlog_bytes_ > options_.backlog_bytes_max;
   }
-  // Of a feed to a follower, to which the shard is to move from now on. It has
-  // the shard, so nothing is sent for the move but the go.
+  // The shard is to move to this follower from now on. The follower has the
+  // shard, so nothing is sent for the move but the go.
   void BeginMove(absl::Time now);
   // From here on the target owns the shard.
   void Go(const wire::Go& go, absl::Time now);
   bool gone() const { return gone_; }
   bool owned_by_target() const { return owned_; }  // It has confirmed that.
 
-  // Of a move, without the state, which the caller knows.
+  // What there is to say of a move, without its state, which the caller knows.
   run::HandOverState Report() const;
-  // Of a follower, without what the caller knows of it.
+  // What there is to say of a follower, without what the caller knows of it.
   run::FollowerState ReportFollower() const;
 
  private:
-  // Of the snapshot or of the log, as it is sent.
+  // A piece of the snapshot, or a record of the log, as it is sent.
   struct Entry {
     wire::HandOverRecord header;
     std::vector<Payload> payloads;
@@ -126,7 +126,7 @@ class LogFeed {
     // Where in the log the target is by it; nullopt: it does not have the shard
     // yet.
     std::optional<uint64_t> index;
-    uint64_t number = 0;  // Of the message with which it left last.
+    uint64_t number = 0;  // The message with which it left last has this one.
     // With its header, in a message.
     size_t bytes_in_message() const { return header_bytes + bytes; }
     size_t header_bytes = 0;
@@ -146,17 +146,17 @@ class LogFeed {
   uint64_t confirmed_ = 0;  // Position of an entry.
   std::optional<uint64_t> confirmed_index_;
   std::deque<Entry> entries_;    // From position confirmed_ + 1 on.
-  size_t sent_ = 0;              // Of entries_, from the front.
-  size_t bytes_in_flight_ = 0;   // Of those.
-  size_t snapshot_entries_ = 0;  // Of entries_, from the front.
-  size_t backlog_bytes_ = 0;     // Behind the snapshot.
+  size_t sent_ = 0;              // So many entries, from the front, were sent.
+  size_t bytes_in_flight_ = 0;   // Those have so many bytes.
+  size_t snapshot_entries_ = 0;  // So many, from the front, are the snapshot's.
+  size_t backlog_bytes_ = 0;     // The others have so many bytes.
   absl::Time copied_ = absl::InfiniteFuture();  // The target has the shard.
   // The target declines the feed: nothing is sent but a probe at ask_at_.
   bool declined_ = false;
   uint64_t probe_ = 0;  // The number of the last one.
   absl::Time ask_at_ = absl::InfiniteFuture();
   absl::Duration backoff_;
-  uint64_t move_ = 0;  // Of Go().
+  uint64_t move_ = 0;  // The go names this move.
   bool gone_ = false;
   bool owned_ = false;
   absl::Time gone_at_;
@@ -165,7 +165,7 @@ class LogFeed {
   absl::Time move_began_;
 };
 
-// Of two feeds of a shard to one follower: whether `a` began after `b`.
+// Whether `a` began after `b`. Both are feeds of one shard to one follower.
 bool IsNewer(const wire::Feed& a, const wire::Feed& b);
 
 // The target's side: its copy, until it owns the shard.
@@ -233,9 +233,9 @@ class LogCopy {
   // The feed has brought the shard, or resumed it: records may come.
   bool begun_ = false;
   std::optional<wire::ShardSnapshot> snapshot_;  // On its way. Checked.
-  std::vector<uint64_t> tensor_bytes_;           // Of it, in order.
+  std::vector<uint64_t> tensor_bytes_;           // Its tensors', in order.
   std::vector<Payload> tensors_;  // Those that have begun to come, in order.
-  size_t bytes_copied_ = 0;       // Of the last one; 0: it is whole.
+  size_t bytes_copied_ = 0;       // The last one has these; 0: it is whole.
   std::optional<ShardMachine> machine_;  // Once no byte is missing.
   std::vector<ShardMachine> parts_;
   size_t bytes_applied_ = 0;

@@ -37,7 +37,7 @@ class ShardThread {
     std::string announced_host;
     int port = 0;  // 0: the system chooses.
     config::Limits::Transport transport = config::Limits::AUTO;
-    // Of peers: ChannelOptions::unread_bytes_max.
+    // What peers may have unread: ChannelOptions::unread_bytes_max.
     int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;
     Poller::Options wait;
     // For experiments: takes this many times the processor time that it does,
@@ -46,7 +46,8 @@ class ShardThread {
     // Called on this thread with the state of its shards at each cut, which
     // ends there if this is null. What it does here holds up the shards.
     std::function<void(ShardCore::CutState)> on_cut = nullptr;
-    // Of this thread; nullptr: there is none. Outlives it.
+    // The thread records here; nullptr: it records nothing. Outlives the
+    // thread.
     TimelineTrack* track = nullptr;
   };
   // Binds, then starts the thread. The error names the endpoint and the fix. A
@@ -115,16 +116,19 @@ class ShardThread {
   Mutex offered_mutex_;
   std::shared_ptr<const View> offered_ ABSL_GUARDED_BY(offered_mutex_);
   Waker waker_;
-  // Of the thread.
+  // The thread alone uses what follows.
   ShardCore core_;
   ShardCore::Effects effects_;
   SumCore sums_;
   SumCore::Effects sum_effects_;
-  std::vector<ShardWork> work_;  // Of the present batch.
+  std::vector<ShardWork> work_;  // The present batch has done this.
   LoadMeter meter_;
-  absl::Duration sleep_owed_;    // For Options::slowdown.
-  absl::Duration kept_waiting_;  // For a processor, as of the last look at it,
-  absl::Duration kept_in_batches_;  // and as far as it is in batches already.
+  absl::Duration sleep_owed_;  // For Options::slowdown.
+  // How long the thread had waited for a processor in all, when that was last
+  // read.
+  absl::Duration kept_waiting_;
+  // How long it has waited since then within batches, which have counted it.
+  absl::Duration kept_in_batches_;
   Phases phases_;
   absl::Time phase_since_;  // Up to then time is in phases_, within a batch.
   absl::Time next_look_;
