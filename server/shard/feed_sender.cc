@@ -50,15 +50,7 @@ void FeedSender::OnTick(const ShardParts& at) {
   if (at.now < due_) return;
   // It is never too late: what was confirmed since then is looked at for
   // nothing.
-  due_ = absl::InfiniteFuture();
-  for (const ShardId shard : at.places.unconfirmed()) {
-    const absl::Time wakeup = at.places.Served(shard)->followers().NextWakeup();
-    if (wakeup <= at.now) {
-      at.places.PumpSoon(shard);
-    } else {
-      due_ = std::min(due_, wakeup);
-    }
-  }
+  due_ = at.places.WakeFollowers(at.now);
   PumpAll(at);
 }
 
@@ -75,20 +67,20 @@ void FeedSender::Pump(LogFeed& feed, const ShardParts& at) {
 }
 
 void FeedSender::PumpFollowersOf(ShardId shard, const ShardParts& at) {
-  ServedShard* const served = at.places.Served(shard);
-  if (served == nullptr) return;
+  const ShardFeeds* const feeds = at.places.Feeds(shard);
+  if (feeds == nullptr) return;
   at.counts.Count(
       run::ServerStats::kBytesToFollowersResentFieldNumber,
-      served->PumpFollowers(
-          at.now, [&](Owner target) -> FeedLink& { return LinkTo(target, at); },
+      at.places.PumpFollowers(
+          shard, at.now,
+          [&](Owner target) -> FeedLink& { return LinkTo(target, at); },
           [&](Owner target, Message message) {
             at.counts.Count(run::ServerStats::kBytesToFollowersFieldNumber,
                             PayloadBytes(message));
             Send(target, std::move(message), at);
           }));
-  at.places.OnPumped(shard);
-  if (!served->followers().AllConfirmed())
-    due_ = std::min(due_, served->followers().NextWakeup());
+  if (!feeds->followers().AllConfirmed())
+    due_ = std::min(due_, feeds->followers().NextWakeup());
 }
 
 void FeedSender::PumpAll(const ShardParts& at) {

@@ -77,6 +77,7 @@ void FollowerFeeds::OnRecord(const ShardRecord& record,
                              const ShardOutcome& outcome,
                              const ShardMachine& shard, absl::Time now) {
   newest_ = shard.position().index;
+  if (empty()) return;
   const auto* const gradient = std::get_if<GradientRecord>(&record);
   if (gradient == nullptr || !gradient->held) {
     SendEach();

@@ -41,7 +41,7 @@ class FollowerFeeds {
   // Names a follower.
   struct Known {
     int32_t server = 0;
-    uint64_t since = 0;  // As in wire::Follower.
+    uint64_t since = 0;  // Follower::since of the view.
     bool operator==(const Known&) const = default;
   };
 
@@ -51,8 +51,9 @@ class FollowerFeeds {
                 const LogPosition& begins_at, uint64_t term,
                 std::vector<Known> awaited);
 
-  // Of a view: begins new feeds, and ends those that are not listed any more.
-  // None to `self`. The one of the number `keep` may be missing.
+  // Begins feeds to followers that are new in a view, and ends those to
+  // followers that it does not list. `self` is fed nothing. The feed of the
+  // number `keep` goes on without being listed.
   void Follow(absl::Span<const wire::Follower> listed, Owner self,
               uint64_t keep, const ShardMachine& shard, absl::Time now);
   // A follower that no view lists yet: the owner before. It is awaited.
@@ -77,6 +78,8 @@ class FollowerFeeds {
                const ShardMachine& shard, absl::Time now);
   // Whoever is awaited has the log up to this index.
   bool Have(uint64_t index) const;
+  // Whoever is awaited has all that there is of the log.
+  bool HaveAll() const { return Have(newest_); }
   // `link_to` is the link to a follower's thread. Returns as LogFeed::Pump().
   size_t Pump(absl::Time now, absl::FunctionRef<FeedLink&(Owner)> link_to,
               absl::FunctionRef<void(Owner, Message)> send);
@@ -88,7 +91,7 @@ class FollowerFeeds {
   void BeginMove(Owner target, absl::Time now);
   // Those that are awaited, but for the one that goes.
   wire::Go GoTo(Owner target, uint64_t move) const;
-  // Its feed becomes the caller's; it has caught up.
+  // The feed to this follower, which has caught up, becomes the caller's.
   LogFeed Take(Owner follower);
   std::vector<Known> Awaited() const;
 

@@ -6,9 +6,9 @@
 
 #include "server/shard/feed_sender.h"
 #include "server/shard/request_desk.h"
+#include "server/shard/shard_calls.h"
 #include "server/shard/shard_maker.h"
 #include "server/shard/shard_peers.h"
-#include "server/shard/thread_cut.h"
 
 namespace slackline {
 namespace {
@@ -70,10 +70,34 @@ bool Take(LogCopy* copy, const PeerId& from, const Message& message,
 
 // The feed of the shard to that thread; nullptr if there is none.
 const LogFeed* FeedTo(const ShardPlaces& places, ShardId shard, Owner target) {
-  if (const ServedShard* const served = places.Served(shard))
-    return served->FeedTo(target);
+  if (const ShardFeeds* const feeds = places.Feeds(shard))
+    return feeds->FeedTo(target);
   const LogFeed* const feed = places.MoveFeed(shard);
   return feed != nullptr && feed->target() == target ? feed : nullptr;
+}
+
+// The copy has taken what the message has for it. If that was the go, this
+// thread owns the shard from here on.
+void OnTaken(LogCopy& copy, const PeerId& from, const wire::HandOver& hand_over,
+             const ShardParts& at) {
+  const ShardId shard{hand_over.shard()};
+  const bool owned = copy.go().has_value();
+  Confirm(from, hand_over, &copy, owned, at);
+  if (!owned) return;
+  const wire::Go go = *copy.go();
+  const bool swap = !copy.feed().has_move();
+  ShardPlaces::Requests waited;
+  const ServedShard& served = at.places.Own(
+      at.maker.BeginToServe(copy.Take(), TermOf(at.view->number()) + 1,
+                            AwaitedOf(go), at),
+      &waited);
+  if (swap) {
+    at.places.ChangeFollowers(shard).Add(OwnerOf(from), go.move(),
+                                         served.machine(), at.now);
+  }
+  // The view here is at least as new as that of the source: see `early_`.
+  RemoveStrangers(shard, at);
+  at.desk.Handle(waited, at);
 }
 
 }  // namespace
@@ -122,18 +146,7 @@ void HandOvers::OnMove(const PeerId& from, const Message& message,
   if (arriving == nullptr)  // Gone, and lost.
     return Decline(from, message, at);
   if (!Take(arriving, from, message, at)) return;
-  const bool owned = arriving->go().has_value();
-  Confirm(from, hand_over, arriving, owned, at);
-  if (!owned) return;
-  const wire::Go go = *arriving->go();
-  ShardPlaces::Requests waiting;
-  ServedShard& served = at.places.Own(
-      at.maker.BeginToServe(arriving->Take(), TermOf(at.view->number()) + 1,
-                            AwaitedOf(go), at),
-      &waiting);
-  // Our view is at least as new as the source's: see `early_`.
-  at.RemoveStrangers(served);
-  at.desk.Handle(waiting, at);
+  OnTaken(*arriving, from, hand_over, at);
 }
 
 void HandOvers::OnFeed(const PeerId& from, const Message& message,
@@ -197,17 +210,7 @@ void HandOvers::OnFeed(const PeerId& from, const Message& message,
     at.places.Follow(range.shard,
                      LogCopy(from, feed, at.MostOf(range), std::move(part)));
   }
-  const bool owned = copy->go().has_value();
-  Confirm(from, hand_over, copy, owned, at);
-  if (!owned) return;
-  const wire::Go go = *copy->go();
-  ShardPlaces::Requests waited;  // For a copy nothing waits.
-  ServedShard& served = at.places.Own(
-      at.maker.BeginToServe(copy->Take(), TermOf(at.view->number()) + 1,
-                            AwaitedOf(go), at),
-      &waited);
-  served.AddFollower(OwnerOf(from), go.move(), at.now);
-  at.RemoveStrangers(served);
+  OnTaken(*copy, from, hand_over, at);
 }
 
 void HandOvers::OnHandOverReply(const PeerId& from, const Message& message,
@@ -225,7 +228,7 @@ void HandOvers::OnHandOverReply(const PeerId& from, const Message& message,
   }
   const ShardId shard{reply.shard()};
   LogFeed* const feed = at.places.MoveFeed(shard);
-  ServedShard* const served = at.places.Served(shard);
+  const ServedShard* const served = at.places.Served(shard);
   if (feed != nullptr && feed->target() == target) {
     const bool known = feed->owned_by_target();
     feed->OnReply(reply, served == nullptr ? nullptr : &served->machine(),
@@ -234,9 +237,9 @@ void HandOvers::OnHandOverReply(const PeerId& from, const Message& message,
     at.feeds.Pump(*feed, at);
   }
   if (served == nullptr) return;
-  if (served->followers().FeedTo(target) != nullptr) {
-    at.effects.report |= served->OnFollowerReply(target, reply, at.now);
-    at.places.PumpSoon(shard);
+  if (at.places.Feeds(shard)->followers().FeedTo(target) != nullptr) {
+    at.effects.report |= at.places.ChangeFollowers(shard).OnReply(
+        target, reply, served->machine(), at.now);
     at.desk.OnConfirmed();
   }
   GoIfCaughtUp(shard, at);
@@ -244,33 +247,18 @@ void HandOvers::OnHandOverReply(const PeerId& from, const Message& message,
 
 void HandOvers::GoIfCaughtUp(ShardId shard, const ShardParts& at) {
   const ShardPlaces::Leaving* const leaving = at.places.FindLeaving(shard);
-  if (leaving == nullptr || !leaving->shard.CanGo(leaving->target)) return;
+  if (leaving == nullptr || !leaving->served.feeds.CanGo(leaving->target))
+    return;
   // What we have told anybody they have, and nobody is told more.
   at.desk.OnConfirmed();
   at.desk.Flush(at);
-  const uint64_t move = leaving->move;
-  const Owner target = leaving->target;
-  ServedShard& served = *at.places.Served(shard);
-  const bool swap = served.move_feed() == nullptr;
-  const std::vector<GatedPull> parked = served.TakeParked();
-  LogFeed feed = served.Go(target, move, at.now);
-  if (served.cut() != nullptr) {
-    at.cut.Fail(shard,
-                absl::FailedPreconditionError("it has moved to another thread"),
-                at);
-  }
-  std::optional<LogCopy> copy;
-  if (swap) {
-    wire::Feed name;
-    name.set_follower(move);
-    copy.emplace(PeerOf(target), name, at.MostOf(at.view->shard(shard)),
-                 served.TakeMachine());
-  }
-  ShardPlaces::Requests waiting;
-  at.feeds.Pump(at.places.Go(shard, std::move(feed), std::move(copy), &waiting),
-                at);
-  at.desk.TurnAway(shard, parked, at);
-  at.desk.Handle(waiting, at);
+  at.desk.Close(
+      shard, "it has moved to another thread",
+      [&](ShardPlaces::Left* left) {
+        const Region most = at.MostOf(at.view->shard(shard));
+        at.feeds.Pump(at.places.Go(shard, most, at.now, left), at);
+      },
+      at);
 }
 
 void HandOvers::HandleEarly(const ShardParts& at) {

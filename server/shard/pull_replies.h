@@ -1,5 +1,6 @@
-// PullReplies: answers to pulls, collected into few messages. The answers to
-// one worker share a message until it has enough of them.
+// PullReplies: answers to pulls since the last Flush() of the thread, collected
+// into few messages. The answers to one worker share a message until it has
+// enough of them.
 //
 // Pure bookkeeping. Thread-compatible.
 #pragma once
@@ -9,8 +10,10 @@
 #include <map>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/message.h"
+#include "server/shard/served_shard.h"
 
 namespace slackline {
 
@@ -22,9 +25,8 @@ class PullReplies {
 
   // One more answer to that worker, for the caller to fill in before the next.
   wire::PullAnswer& Add(const PeerId& to, uint64_t pull, ShardId shard);
-  // Payload of the answer that was added last, of which there is one. Returns
-  // its bytes.
-  size_t Attach(const Payload& payload);
+  void Answer(ShardId shard, const ServedShard::Answer& told, absl::Time now);
+  void Remind(ShardId shard, const ServedShard::StillParked& still);
 
   // Bytes of payload since the last Take().
   size_t bytes() const { return bytes_; }
@@ -37,6 +39,8 @@ class PullReplies {
     Outgoing out;
     size_t bytes = 0;  // Of payload.
   };
+  // Payload of the answer that was added last.
+  void Attach(const Payload& payload);
   // The message to that worker which has room for one more.
   size_t ReplyTo(const PeerId& to);
 

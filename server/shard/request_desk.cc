@@ -8,7 +8,9 @@
 #include "server/shard/feed_sender.h"
 #include "server/shard/refusals.h"
 #include "server/shard/request_faults.h"
+#include "server/shard/shard_calls.h"
 #include "server/shard/shard_peers.h"
+#include "server/shard/thread_cut.h"
 
 namespace slackline {
 namespace {
@@ -20,10 +22,11 @@ std::vector<HeldAnswers::Need> NeedsOf(const wire::Header& header,
   // Whatever is followed is confirmed, or nothing is.
   if (places.AllConfirmed()) return needs;
   const auto about = [&](int32_t shard) {
-    const ServedShard* const served = places.Served(ShardId{shard});
-    if (served == nullptr || served->FollowersHaveAll()) return;
+    const ShardId id{shard};
+    const ShardFeeds* const feeds = places.Feeds(id);
+    if (feeds == nullptr || feeds->followers().HaveAll()) return;
     needs.push_back(
-        {.shard = ShardId{shard}, .index = served->machine().position().index});
+        {.shard = id, .index = places.Served(id)->machine().position().index});
   };
   for (const wire::PushAnswer& answer : header.push_reply().answer())
     about(answer.shard());
@@ -90,20 +93,22 @@ void RequestDesk::OnPush(const PeerId& from, const Message& message,
     const absl::Span<const Payload> frames = left.first(FramesOf(push));
     left.remove_prefix(frames.size());
     Admission admission = Admit(sender, push.shard(), at);
-    if (Message* const kept =
-            Wait(admission.waiting, from, message.header, push, frames, at)) {
-      wire::PushRequest& later = *kept->header.mutable_push_request();
+    const auto add = [&](wire::Header* header) {
+      wire::PushRequest& later = *header->mutable_push_request();
       later.set_request_id(request.request_id());
       later.set_phases(request.phases());
       later.set_cuts(request.cuts());
       *later.add_push() = push;
+    };
+    if (admission.may_wait &&
+        Wait(push.shard(), from, message.header, push, frames, at, add)) {
       continue;
     }
     ServedShard::Pushed pushed;
     if (admission.served == nullptr) {
       pushed.refusal = std::move(admission.refusal);
     } else {
-      pushed = Push(*admission.served, sender, push, frames, at);
+      pushed = Push(sender, push, frames, at);
     }
     std::optional<wire::Refusal>& refusal = pushed.refusal;
     rejected |= refusal.has_value() && refusal->has_rejected();
@@ -137,14 +142,16 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
     const std::shared_ptr<const wire::Pull> asked = WithoutShards(pull);
     for (const int32_t shard : pull.shard()) {
       Admission admission = Admit(sender, shard, at);
-      if (Message* const kept =
-              Wait(admission.waiting, from, message.header, *asked, {}, at)) {
-        wire::PullRequest& later = *kept->header.mutable_pull_request();
+      const auto add = [&](wire::Header* header) {
+        wire::PullRequest& later = *header->mutable_pull_request();
         later.set_phases(request.phases());
         later.set_cuts(request.cuts());
         wire::Pull& part = *later.add_pull();
         part = *asked;
         part.add_shard(shard);
+      };
+      if (admission.may_wait &&
+          Wait(shard, from, message.header, *asked, {}, at, add)) {
         continue;
       }
       std::optional<wire::Refusal> refusal =
@@ -154,7 +161,7 @@ void RequestDesk::OnPull(const PeerId& from, const Message& message,
       if (!refusal.has_value()) continue;
       if (refusal->has_rejected())
         at.counts.Count(run::ServerStats::kMalformedFieldNumber);
-      *replies_.Add(from, pull.id(), ShardId{shard}).mutable_refusal() =
+      *at.replies.Add(from, pull.id(), ShardId{shard}).mutable_refusal() =
           *std::move(refusal);
     }
   }
@@ -241,10 +248,10 @@ RequestDesk::Admission RequestDesk::Admit(const Sender& sender, int32_t shard,
   const ShardId id{shard};
   const ShardPlaces::Leaving* const leaving = at.places.FindLeaving(id);
   const bool owner_unclear =
-      leaving != nullptr ? leaving->shard.MustWait(leaving->target, at.now)
-                         : at.places.IsArriving(id);
-  if (owner_unclear)
-    return {.waiting = at.places.WaitingFor(id), .refusal = Retry()};
+      leaving != nullptr
+          ? leaving->served.feeds.MustWait(leaving->target, at.now)
+          : at.places.IsArriving(id);
+  if (owner_unclear) return {.may_wait = true, .refusal = Retry()};
   if (!at.view->HasShard(shard)) {
     if (sender.view_number > at.view->number()) return {.refusal = Retry()};
     return {.refusal = Rejected(
@@ -259,29 +266,30 @@ RequestDesk::Admission RequestDesk::Admit(const Sender& sender, int32_t shard,
   return {.refusal = Moved(RelocationOf(id, at))};
 }
 
-Message* RequestDesk::Wait(ShardPlaces::Waiting* waiting, const PeerId& from,
-                           const wire::Header& header,
-                           const google::protobuf::MessageLite& entry,
-                           absl::Span<const Payload> payloads,
-                           const ShardParts& at) {
-  if (waiting == nullptr) return nullptr;
+bool RequestDesk::Wait(int32_t shard, const PeerId& from,
+                       const wire::Header& header,
+                       const google::protobuf::MessageLite& entry,
+                       absl::Span<const Payload> payloads, const ShardParts& at,
+                       absl::FunctionRef<void(wire::Header*)> add) {
+  const ShardId id{shard};
+  const ShardPlaces::Waiting& waiting = *at.places.WaitingFor(id);
   size_t bytes = entry.ByteSizeLong();
   for (const Payload& payload : payloads) bytes += payload.size();
-  if (waiting->requests.size() >= at.options.waiting_max ||
-      waiting->bytes + bytes > at.options.waiting_bytes_max ||
+  if (waiting.requests.size() >= at.options.waiting_max ||
+      waiting.bytes + bytes > at.options.waiting_bytes_max ||
       at.places.waiting_bytes() + bytes > at.options.waiting_bytes_max_all) {
-    return nullptr;
+    return false;
   }
-  waiting->bytes += bytes;
-  Outgoing& request = waiting->requests.emplace_back();
-  request.to = from;
+  Outgoing request{.to = from, .message = {}};
   request.message.header.set_view_number(header.view_number());
   request.message.header.set_run(header.run());
   request.message.payloads.assign(payloads.begin(), payloads.end());
-  return &request.message;
+  add(&request.message.header);
+  at.places.Wait(id, std::move(request), bytes);
+  return true;
 }
 
-ServedShard::Pushed RequestDesk::Push(ServedShard& shard, const Sender& sender,
+ServedShard::Pushed RequestDesk::Push(const Sender& sender,
                                       const wire::Push& push,
                                       absl::Span<const Payload> frames,
                                       const ShardParts& at) {
@@ -290,7 +298,14 @@ ServedShard::Pushed RequestDesk::Push(ServedShard& shard, const Sender& sender,
   const Clock clock = push.clock();
   const bool may_be_split = sender.view_number > at.view->number();
   ServedShard::Pushed pushed;
-  if (push.has_installation()) {
+  const auto act = [&](ServedShard& shard, const ServedShard::Call& call) {
+    if (!push.has_installation()) {
+      pushed = shard.Push(
+          who, push, frames.empty() ? Payload() : frames.front(),
+          {.mode = PhaseAt(view, clock).mode(), .may_be_split = may_be_split},
+          call);
+      return;
+    }
     ServedShard::InstallTerms terms{
         .ends_all_reduce = clock > 0 && PhaseAt(view, clock).from() == clock &&
                            WorkersHaveModel(StepAt(view, clock - 1)),
@@ -298,26 +313,21 @@ ServedShard::Pushed RequestDesk::Push(ServedShard& shard, const Sender& sender,
         .may_be_split = may_be_split};
     for (const wire::WorkerMember& worker : at.view->workers())
       terms.members.push_back({Rank{worker.rank()}, worker.incarnation()});
-    pushed = shard.Install(who, push, frames, terms, at.NewCall());
-  } else {
-    pushed = shard.Push(
-        who, push, frames.empty() ? Payload() : frames.front(),
-        {.mode = PhaseAt(view, clock).mode(), .may_be_split = may_be_split},
-        at.NewCall());
-  }
-  at.Settle(shard);
+    pushed = shard.Install(who, push, frames, terms, call);
+  };
+  CallShard(ShardId{push.shard()}, at, act);
   return pushed;
 }
 
 std::optional<wire::Refusal> RequestDesk::Pull(
-    ServedShard& shard, const Sender& sender,
+    const ServedShard& served, const Sender& sender,
     const std::shared_ptr<const wire::Pull>& asked, const ShardParts& at) {
   const wire::View& view = at.view->proto();
   const WorkerLife& who = sender.who;
   // Who has joined while the others stepped by all-reduce takes part from the
   // installation on; our view may be too old to say so.
-  if (shard.Find(who) == nullptr &&
-      (AwaitsInstall(at.view->proto(), shard.machine().complete_clock()) ||
+  if (served.Find(who) == nullptr &&
+      (AwaitsInstall(view, served.machine().complete_clock()) ||
        sender.view_number > at.view->number())) {
     return Retry();
   }
@@ -327,39 +337,12 @@ std::optional<wire::Refusal> RequestDesk::Pull(
                                .extra_steps = RuleOf(mode).extra_steps(mode)};
   if (terms.extra_steps > 0)
     terms.granted_of_all = NeedsAt(view, clock, /*granted=*/true).of_all;
-  std::optional<wire::Refusal> refusal =
-      shard.Pull(who, asked, terms, at.NewCall());
-  at.Settle(shard);
+  std::optional<wire::Refusal> refusal;
+  CallShard(served.range().shard, at,
+            [&](ServedShard& shard, const ServedShard::Call& call) {
+              refusal = shard.Pull(who, asked, terms, call);
+            });
   return refusal;
-}
-
-void RequestDesk::Answer(ShardId shard, const ServedShard::Answer& told,
-                         absl::Time now) {
-  wire::PullAnswer& answer =
-      replies_.Add(PeerOf(told.pull), told.pull.request_id, shard);
-  wire::PullAnswer::Values& values =
-      told.pull.asked->has_state() ? *answer.mutable_state()->mutable_values()
-                                   : *answer.mutable_values();
-  values.set_version(told.version);
-  values.set_shard_clock(told.shard_clock);
-  if (told.pull.since < now) {
-    values.set_parked_micros(absl::ToInt64Microseconds(now - told.pull.since));
-  }
-  if (told.kind.has_value()) values.set_kind(*told.kind);
-  replies_.Attach(told.values);
-  if (!answer.has_state()) return;
-  answer.mutable_state()->set_hash(told.hash);
-  answer.mutable_state()->set_slots(static_cast<int>(told.slots.size()));
-  for (const Payload& slot : told.slots) replies_.Attach(slot);
-}
-
-void RequestDesk::Remind(ShardId shard, const ServedShard::StillParked& still) {
-  wire::PullAnswer::Parked& parked =
-      *replies_.Add(PeerOf(still.pull), still.pull.request_id, shard)
-           .mutable_parked();
-  if (!still.waits_for.has_value()) return;
-  parked.set_rank(static_cast<int32_t>(still.waits_for->first));
-  parked.set_clock(still.waits_for->second);
 }
 
 void RequestDesk::Handle(const ShardPlaces::Requests& requests,
@@ -377,20 +360,31 @@ void RequestDesk::Handle(const ShardPlaces::Requests& requests,
 void RequestDesk::TurnAway(ShardId shard, absl::Span<const GatedPull> parked,
                            const ShardParts& at) {
   for (const GatedPull& pull : parked) {
-    *replies_.Add(PeerOf(pull), pull.request_id, shard).mutable_refusal() =
+    *at.replies.Add(PeerOf(pull), pull.request_id, shard).mutable_refusal() =
         Moved(RelocationOf(shard, at));
   }
 }
 
+void RequestDesk::Close(ShardId shard, absl::string_view why,
+                        absl::FunctionRef<void(ShardPlaces::Left*)> event,
+                        const ShardParts& at) {
+  if (at.places.Served(shard)->cut() != nullptr)
+    at.cut.Fail(shard, absl::FailedPreconditionError(why), at);
+  ShardPlaces::Left left;
+  event(&left);
+  TurnAway(shard, left.parked, at);
+  Handle(left.requests, at);
+}
+
 void RequestDesk::Flush(const ShardParts& at) {
-  for (Outgoing& reply : replies_.Take()) Send(std::move(reply), at);
+  for (Outgoing& reply : at.replies.Take()) Send(std::move(reply), at);
   at.feeds.PumpAll(at);
   if (!std::exchange(confirmed_, false)) return;
   held_.Release(
       [&](const HeldAnswers::Need& need) {
         // A shard that has moved on had all of it confirmed before.
-        const ServedShard* const served = at.places.Served(need.shard);
-        return served == nullptr || served->followers().Have(need.index);
+        const ShardFeeds* const feeds = at.places.Feeds(need.shard);
+        return feeds == nullptr || feeds->followers().Have(need.index);
       },
       &at.effects.sends);
 }

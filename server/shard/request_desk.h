@@ -1,6 +1,6 @@
 // RequestDesk: requests of workers and what becomes of them: who asks, whether
 // the shard is served here or elsewhere, which requests wait until that is
-// clear, and answers, those that wait for followers among them.
+// clear, and which answers wait for followers.
 //
 // Deterministic state machine: the time comes with ShardParts.
 // Thread-compatible.
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/message.h"
 #include "server/shard/held_answers.h"
-#include "server/shard/pull_replies.h"
 #include "server/shard/served_shard.h"
 #include "server/shard/shard_parts.h"
 #include "server/shard/shard_places.h"
@@ -25,9 +25,6 @@ namespace slackline {
 
 class RequestDesk {
  public:
-  // Pull answers to one worker share a message up to this payload.
-  explicit RequestDesk(size_t reply_bytes) : replies_(reply_bytes) {}
-
   // ---- Requests.
   void OnPush(const PeerId& from, const Message& message, const ShardParts& at);
   void OnPull(const PeerId& from, const Message& message, const ShardParts& at);
@@ -41,22 +38,23 @@ class RequestDesk {
               const ShardParts& at);
 
   // ---- Answers.
-  void Answer(ShardId shard, const ServedShard::Answer& told, absl::Time now);
-  void Remind(ShardId shard, const ServedShard::StillParked& still);
   // These pulls of a shard have to ask anew: it is here no more, or is split.
   void TurnAway(ShardId shard, absl::Span<const GatedPull> parked,
                 const ShardParts& at);
+  // After `event`, and because of this, the thread owns the shard no more: who
+  // has waited there asks anew or elsewhere.
+  void Close(ShardId shard, absl::string_view why,
+             absl::FunctionRef<void(ShardPlaces::Left*)> event,
+             const ShardParts& at);
   // Nobody is told any more what answers that are held say of the shard.
   void DropAbout(ShardId shard) { held_.DropAbout(shard); }
   // Followers may have what answers wait for.
   void OnConfirmed() { confirmed_ = true; }
-  // As ShardCore::Flush().
+  // Does what ShardCore::Flush() says.
   void Flush(const ShardParts& at);
 
   // Messages that wait for followers.
   size_t held_count() const { return held_.count(); }
-  // Payload of pull answers since the last Flush().
-  size_t pending_bytes() const { return replies_.bytes(); }
 
  private:
   // How many phases, and how many cuts, the view of a sender has.
@@ -76,9 +74,7 @@ class RequestDesk {
   // What an entry for one shard meets before the shard looks at it.
   struct Admission {
     ServedShard* served = nullptr;  // It is served here.
-    // Where an entry of a shard that is not served can wait until it is clear
-    // who owns the shard; nullptr if it cannot.
-    ShardPlaces::Waiting* waiting = nullptr;
+    bool may_wait = false;          // It is not clear who owns the shard.
     // What an entry is told that is neither for a served shard nor can wait.
     std::optional<wire::Refusal> refusal;
   };
@@ -88,27 +84,25 @@ class RequestDesk {
   // For pushes, pulls and probes alike.
   static Admission Admit(const Sender& sender, int32_t shard,
                          const ShardParts& at);
-  // Makes room there for this entry, of a pull without its shards, which the
-  // caller adds to the message, and its payloads; nullptr if there is no room,
-  // or it cannot wait.
-  static Message* Wait(ShardPlaces::Waiting* waiting, const PeerId& from,
-                       const wire::Header& header,
-                       const google::protobuf::MessageLite& entry,
-                       absl::Span<const Payload> payloads,
-                       const ShardParts& at);
+  // Lets this entry for the shard, of a pull without its shards, and its
+  // payloads wait, in a message to which `add` adds the entry. False if there
+  // is no room.
+  static bool Wait(int32_t shard, const PeerId& from,
+                   const wire::Header& header,
+                   const google::protobuf::MessageLite& entry,
+                   absl::Span<const Payload> payloads, const ShardParts& at,
+                   absl::FunctionRef<void(wire::Header*)> add);
   // The shard looks at an entry. A refusal says why it does not do what it is
   // asked; a pull that is parked or answered has none.
-  static ServedShard::Pushed Push(ServedShard& shard, const Sender& sender,
-                                  const wire::Push& push,
+  static ServedShard::Pushed Push(const Sender& sender, const wire::Push& push,
                                   absl::Span<const Payload> frames,
                                   const ShardParts& at);
   static std::optional<wire::Refusal> Pull(
-      ServedShard& shard, const Sender& sender,
+      const ServedShard& served, const Sender& sender,
       const std::shared_ptr<const wire::Pull>& asked, const ShardParts& at);
   // To a worker: now, or when followers have what it says. Signs it.
   void Send(Outgoing out, const ShardParts& at);
 
-  PullReplies replies_;     // Since the last Flush().
   HeldAnswers held_;        // They wait for followers.
   bool confirmed_ = false;  // Something was, since the last Flush().
 };

@@ -32,19 +32,16 @@ void ServedShard::Effects::Clear() {
   still_parked.reset();
   trace.clear();
   work.clear();
-  logged = report = false;
+  report = false;
   at_cut.reset();
   cut_lost = failure = absl::OkStatus();
 }
 
 ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
-                         ShardMachine machine, uint64_t term,
-                         std::vector<FollowerFeeds::Known> awaited)
+                         ShardMachine machine, uint64_t term)
     : rules_(std::move(rules)),
       machine_(std::move(machine)),
-      orders_(*machine_.rule()),
-      followers_(rules_->feed, range().shard, machine_.position(), term,
-                 std::move(awaited)) {
+      orders_(*machine_.rule()) {
   machine_.BeginTerm(term);
 }
 
@@ -70,22 +67,19 @@ ShardOutcome ServedShard::Commit(const ShardRecord& record,
     effects.cut_lost = cut_->OnRecord(record, machine_);
     if (!effects.cut_lost.ok()) cut_.reset();
   }
-  absl::StatusOr<ShardOutcome> applied = machine_.Apply(
-      record, {.memory = *rules_->memory, .sums = !followers_.empty()});
+  absl::StatusOr<ShardOutcome> applied =
+      machine_.Apply(record, {.memory = *rules_->memory, .sums = call.sums});
   if (!applied.ok()) {
     SL_CHECK(!absl::IsInvalidArgument(applied.status()),
              applied.status().ToString());
     effects.failure = failure_ = applied.status();
     return {};
   }
-  effects.logged = true;
   if (!applied->updates.empty() ||
       !std::holds_alternative<GradientRecord>(record))
     rounded_.reset();
   if (cut_.has_value()) effects.at_cut = TakeAtCut();
-  if (move_feed_.has_value()) move_feed_->OnRecord(record, machine_.position());
-  if (!followers_.empty())
-    followers_.OnRecord(record, *applied, machine_, call.now);
+  call.log(record, *applied);
   const auto trace = [&](ShardTraceRecord event) {
     event.shard = range().shard;
     event.min_clock = machine_.participants().MinClock();
@@ -528,45 +522,6 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
     state.turns = EncodeTurns(machine->turns()->state());
   cut_.reset();
   return state;
-}
-
-// ---- A move to another thread -----------------------------------------------
-
-void ServedShard::BeginMove(Owner target, uint64_t move, absl::Time now) {
-  if (followers_.FeedTo(target) != nullptr)
-    return followers_.BeginMove(target, now);
-  wire::Feed feed;
-  feed.set_move(move);
-  feed.set_term(machine_.position().term);
-  move_feed_.emplace(rules_->feed, target, feed, machine_, now);
-}
-
-const LogFeed* ServedShard::FeedTo(Owner target) const {
-  const LogFeed* const of_move = move_feed();
-  return of_move != nullptr && of_move->target() == target
-             ? of_move
-             : followers_.FeedTo(target);
-}
-
-bool ServedShard::MustWait(Owner target, absl::Time now) const {
-  if (!move_feed_.has_value())
-    return !followers_.CaughtUp(target) || !FollowersHaveAll();
-  return move_feed_->MustWait(now) ||
-         (move_feed_->CaughtUp() && !FollowersHaveAll());
-}
-
-bool ServedShard::CanGo(Owner target) const {
-  return FollowersHaveAll() &&
-         (move_feed_.has_value() ? move_feed_->CaughtUp()
-                                 : followers_.CaughtUp(target));
-}
-
-LogFeed ServedShard::Go(Owner target, uint64_t move, absl::Time now) {
-  const wire::Go go = followers_.GoTo(target, move);
-  LogFeed feed = move_feed_.has_value() ? *std::exchange(move_feed_, {})
-                                        : followers_.Take(target);
-  feed.Go(go, now);
-  return feed;
 }
 
 }  // namespace slackline

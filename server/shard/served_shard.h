@@ -1,12 +1,12 @@
 // ServedShard: one shard on the thread that owns it, and all that is only there
 // while it does: the pulls that wait for clocks, the order of its updates with
-// what rules for stale gradients remember, the feeds of its log, and its state
-// at a checkpoint's cut.
+// what rules for stale gradients remember, and its state at a checkpoint's cut.
 //
 // Requests become records of the shard's log, and Commit() is the only place
 // where the shard changes. It knows no view: what the view says of a step comes
-// with each request. What a call leads to is left in Effects, for the caller to
-// do before anything else happens to the shard.
+// with each request; nor who reads its log (ShardFeeds). What a call leads to
+// is left in Effects, for the caller to do before anything else happens to the
+// shard.
 //
 // Deterministic state machine: the time goes in; no sockets, threads, clocks or
 // randomness. Thread-compatible; the shard thread is its only caller. A copy
@@ -28,8 +28,6 @@
 #include "common/checkpoint/shard_state.h"
 #include "common/sync/staleness_gate.h"
 #include "proto/data.pb.h"
-#include "server/shard/follower_feeds.h"
-#include "server/shard/log_feed.h"
 #include "server/shard/shard_counts.h"
 #include "server/shard/shard_cut.h"
 #include "server/shard/shard_effects.h"
@@ -44,7 +42,6 @@ class ServedShard {
   struct Rules {
     std::string table;  // Its name.
     wire::Encoding::Kind pulled_as = wire::Encoding::FLOAT32;
-    LogFeedOptions feed = {};
     std::shared_ptr<PayloadMemory> memory;
     bool trace = false;
   };
@@ -72,8 +69,7 @@ class ServedShard {
     std::optional<StillParked> still_parked;
     std::vector<ShardTraceRecord> trace;  // Empty unless Rules::trace.
     std::vector<ShardWork> work;
-    bool logged = false;  // The log has grown, and with it the feeds.
-    bool report = false;  // As in ShardEffects.
+    bool report = false;  // ShardEffects::report.
     // What the shard is at the cut that was under way. It is no more.
     std::optional<ShardState> at_cut;
     // Why there will be no state at the cut, which is under way no more.
@@ -87,19 +83,21 @@ class ServedShard {
   // What a call takes from its caller, and where it leaves what it does.
   struct Call {
     absl::Time now;
-    Clock end = 0;  // As EndOf() in phases.h.
+    Clock end = 0;      // All clocks of the job are before it: EndOf().
+    bool sums = false;  // Whoever reads the log wants the sums of updates.
+    // The log has this record more, with this outcome; machine() is as it is by
+    // it.
+    absl::FunctionRef<void(const ShardRecord&, const ShardOutcome&)> log;
     ShardCounts& counts;
     Effects& effects;
   };
 
-  // The owner's term begins with this machine. `awaited` are followers that
-  // the owner awaits, as those are that a view says to be in sync.
+  // The owner's term begins with this machine.
   ServedShard(std::shared_ptr<const Rules> rules, ShardMachine machine,
-              uint64_t term, std::vector<FollowerFeeds::Known> awaited);
+              uint64_t term);
 
   const ShardMachine& machine() const { return machine_; }
   const StalenessGate& gate() const { return gate_; }
-  const FollowerFeeds& followers() const { return followers_; }
   const ShardRange& range() const { return machine_.shard().range(); }
   // nullptr if this worker does not take part.
   const Participant* Find(const WorkerLife& who) const {
@@ -113,7 +111,7 @@ class ServedShard {
     uint64_t accepted_seq = 0;
   };
   struct PushTerms {
-    const sync::Mode& mode;  // Of the phase of the push's clock.
+    const sync::Mode& mode;  // The push's clock is in a phase of this mode.
     // The worker's view is newer than that of this thread, and may have split
     // the shard in two.
     bool may_be_split = false;
@@ -124,7 +122,7 @@ class ServedShard {
   struct InstallTerms {
     bool ends_all_reduce = false;     // A phase by all-reduce ends there.
     std::vector<WorkerLife> members;  // The workers of the view.
-    bool may_be_split = false;        // As in PushTerms.
+    bool may_be_split = false;        // PushTerms::may_be_split.
   };
   // A worker hands the shard back, after steps by all-reduce.
   Pushed Install(const WorkerLife& who, const wire::Push& push,
@@ -159,49 +157,6 @@ class ServedShard {
   // under way no more then.
   std::optional<ShardState> TakeAtCut();
 
-  // ---- Followers.
-  // As FollowerFeeds::Follow(), Add(), OnReply() and Pump().
-  void Follow(absl::Span<const wire::Follower> listed, Owner self,
-              uint64_t keep, absl::Time now) {
-    followers_.Follow(listed, self, keep, machine_, now);
-  }
-  void AddFollower(Owner follower, uint64_t since, absl::Time now) {
-    followers_.Add(follower, since, machine_, now);
-  }
-  bool OnFollowerReply(Owner follower, const wire::HandOverReply& reply,
-                       absl::Time now) {
-    return followers_.OnReply(follower, reply, machine_, now);
-  }
-  size_t PumpFollowers(absl::Time now,
-                       absl::FunctionRef<FeedLink&(Owner)> link_to,
-                       absl::FunctionRef<void(Owner, Message)> send) {
-    return followers_.Pump(now, link_to, send);
-  }
-  // Whoever is awaited has all that there is of the log.
-  bool FollowersHaveAll() const {
-    return followers_.Have(machine_.position().index);
-  }
-
-  // ---- A move to another thread.
-  // One to a follower needs no feed of its own: the two change places.
-  void BeginMove(Owner target, uint64_t move, absl::Time now);
-  void EndMove() { move_feed_.reset(); }  // Given up.
-  // nullptr if there is no move, or it is one to a follower.
-  LogFeed* move_feed() {
-    return move_feed_.has_value() ? &*move_feed_ : nullptr;
-  }
-  const LogFeed* move_feed() const {
-    return move_feed_.has_value() ? &*move_feed_ : nullptr;
-  }
-  // From the owner to this thread, of any kind; nullptr if there is none.
-  const LogFeed* FeedTo(Owner target) const;
-  // Requests have to wait, so that the target can catch up.
-  bool MustWait(Owner target, absl::Time now) const;
-  // The target, and whoever is awaited, has all that there is of the log: the
-  // shard can go.
-  bool CanGo(Owner target) const;
-  // The shard goes to the target. The feed that says so becomes the caller's.
-  LogFeed Go(Owner target, uint64_t move, absl::Time now);
   // The shard, once, of one that has gone.
   ShardMachine TakeMachine() { return std::move(machine_); }
 
@@ -272,9 +227,7 @@ class ServedShard {
   UpdateOrders orders_;
   // Begins to measure anew wherever the shard gets.
   absl::flat_hash_map<Rank, LeadCounted> leads_;
-  FollowerFeeds followers_;
-  std::optional<LogFeed> move_feed_;
-  // As long as the present cut is not complete here.
+  // The present cut, until it is complete here.
   std::optional<ShardCut> cut_;
   // The values of the last answer that was rounded, until the shard changes.
   std::optional<Rounded> rounded_;

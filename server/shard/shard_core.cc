@@ -27,7 +27,7 @@ ShardCore::ShardCore(const Options& options,
                      config::LearningRateSchedule schedule)
     : options_(options),
       maker_(std::move(schedule)),
-      desk_(options.reply_bytes),
+      replies_(options.reply_bytes),
       counts_({.server = options.self.server,
                .nonfinite_stops = options.nonfinite == config::Train::STOP,
                .oversized_stops = options.gradient_bound.stops()}) {}
@@ -39,6 +39,7 @@ ShardParts ShardCore::Parts(Effects* effects) {
           .maker = maker_,
           .places = places_,
           .desk = desk_,
+          .replies = replies_,
           .feeds = feeds_,
           .hand_overs = hand_overs_,
           .cut = cut_,

@@ -72,7 +72,7 @@ class ShardCore {
   bool Owns(ShardId shard) const { return places_.Owns(shard); }
   // The thread has, or gets, a copy of this shard.
   bool Follows(ShardId shard) const { return places_.Follows(shard); }
-  // Entries of worker state over all shards: the dedup windows. At most one for
+  // For tests: entries of worker state over all shards, at most one for
   // each shard and worker of the view.
   int64_t participant_count() const;
   // For tests: what a shard that is served here is and has; nullptr if it is
@@ -86,9 +86,10 @@ class ShardCore {
   }
   // Shards that are followed here.
   size_t copies_count() const { return places_.copies_count(); }
-  // Messages to workers that wait for followers.
+  // For tests: messages to workers that wait for followers.
   size_t answers_held() const { return desk_.held_count(); }
-  // Shards on their way, to here and from here, those that are gone included.
+  // For tests: shards on their way, to here and from here, those that are gone
+  // included.
   size_t moves_count() const { return places_.moving().size(); }
   // For tests: what is under way to this shard thread; nullptr if nothing ever
   // was.
@@ -99,7 +100,7 @@ class ShardCore {
   size_t waiting_count() const { return places_.waiting_count(); }
   size_t waiting_bytes() const { return places_.waiting_bytes(); }
   // Bytes of pull answers that wait for Flush().
-  size_t pending_reply_bytes() const { return desk_.pending_bytes(); }
+  size_t pending_reply_bytes() const { return replies_.bytes(); }
 
  private:
   ShardParts Parts(Effects* effects);
@@ -110,6 +111,7 @@ class ShardCore {
   ShardMaker maker_;
   ShardPlaces places_;
   RequestDesk desk_;
+  PullReplies replies_;
   FeedSender feeds_;
   HandOvers hand_overs_;
   ViewChanges changes_;

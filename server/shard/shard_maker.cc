@@ -128,7 +128,6 @@ void ShardMaker::OnView(const ShardParts& at) {
     served_rules_.push_back(std::make_shared<const ServedShard::Rules>(
         ServedShard::Rules{.table = entry.name(),
                            .pulled_as = entry.pulled_as(),
-                           .feed = at.options.feed,
                            .memory = at.options.memory,
                            .trace = at.options.trace}));
   }
@@ -192,16 +191,16 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
   return ShardMachine::Create(RuleFor(range), range, std::move(snapshot));
 }
 
-ServedShard ShardMaker::BeginToServe(ShardMachine machine, uint64_t term,
-                                     std::vector<FollowerFeeds::Known> awaited,
-                                     const ShardParts& at) const {
-  const ShardRange& range = machine.shard().range();
-  const ShardId shard = range.shard;
+ShardPlaces::Serving ShardMaker::BeginToServe(
+    ShardMachine machine, uint64_t term,
+    std::vector<FollowerFeeds::Known> awaited, const ShardParts& at) const {
+  const ShardRange range = machine.shard().range();
+  ShardFeeds feeds(at.options.feed, machine, term, std::move(awaited));
   ServedShard served(served_rules_[static_cast<size_t>(range.table)],
-                     std::move(machine), term, std::move(awaited));
-  served.Follow(at.view->FollowersOf(shard), at.options.self, /*keep=*/0,
-                at.now);
-  return served;
+                     std::move(machine), term);
+  feeds.followers().Follow(at.view->FollowersOf(range.shard), at.options.self,
+                           /*keep=*/0, served.machine(), at.now);
+  return {.shard = std::move(served), .feeds = std::move(feeds)};
 }
 
 }  // namespace slackline

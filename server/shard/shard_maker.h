@@ -34,9 +34,9 @@ class ShardMaker {
                                           const ShardParts& at) const;
   // This thread owns the shard from here on, in a term of its own. These
   // followers are awaited, as those are that the view says to be in sync.
-  ServedShard BeginToServe(ShardMachine machine, uint64_t term,
-                           std::vector<FollowerFeeds::Known> awaited,
-                           const ShardParts& at) const;
+  ShardPlaces::Serving BeginToServe(ShardMachine machine, uint64_t term,
+                                    std::vector<FollowerFeeds::Known> awaited,
+                                    const ShardParts& at) const;
 
  private:
   const config::LearningRateSchedule schedule_;

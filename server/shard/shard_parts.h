@@ -5,7 +5,8 @@
 // | --- | --- |
 // | ShardMaker | what shards begin as |
 // | ShardPlaces | where each shard is here, and the shards themselves |
-// | RequestDesk | requests of workers, and their answers |
+// | RequestDesk | requests of workers, and answers that wait for followers |
+// | PullReplies | answers to pulls, until they share a message |
 // | FeedSender | what is under way to other shard threads |
 // | HandOvers | what comes from other shard threads |
 // | ViewChanges | what a newer view does to the shards |
@@ -19,6 +20,7 @@
 #include "common/message.h"
 #include "common/view/shard_map.h"
 #include "proto/wire.pb.h"
+#include "server/shard/pull_replies.h"
 #include "server/shard/served_shard.h"
 #include "server/shard/shard_core_options.h"
 #include "server/shard/shard_counts.h"
@@ -40,21 +42,14 @@ struct ShardParts {
   ShardMaker& maker;
   ShardPlaces& places;
   RequestDesk& desk;
+  PullReplies& replies;
   FeedSender& feeds;
   HandOvers& hand_overs;
   ThreadCut& cut;
   ShardCounts& counts;
-  ServedShard::Effects& done;  // What the last call of a shard has left.
+  ServedShard::Effects& done;  // CallShard() alone uses it.
   ShardEffects& effects;
   bool& failed;  // The thread cannot go on.
-
-  // For a call of a shard that is served. Settle() follows, before any other.
-  ServedShard::Call NewCall() const;
-  // Does what the last call, which was one of this shard, has led to.
-  void Settle(ServedShard& served) const;
-  // Workers that the view does not have take part in the shard, which has just
-  // become this thread's, no more.
-  void RemoveStrangers(ServedShard& served) const;
 
   // The thread cannot go on: it cannot `what` this shard.
   void Fail(absl::string_view what, ShardId shard,

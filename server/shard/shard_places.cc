@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "common/status.h"
+#include "server/shard/shard_peers.h"
 
 namespace slackline {
 namespace {
@@ -11,6 +12,13 @@ namespace {
 void Append(ShardPlaces::Waiting waiting, ShardPlaces::Requests* waited) {
   std::move(waiting.requests.begin(), waiting.requests.end(),
             std::back_inserter(*waited));
+}
+
+// `waiting` is nullptr if the shard does not leave.
+void TakeLeft(ServedShard& shard, ShardPlaces::Waiting* waiting,
+              ShardPlaces::Left* left) {
+  left->parked = shard.TakeParked();
+  if (waiting != nullptr) Append(std::move(*waiting), &left->requests);
 }
 
 }  // namespace
@@ -37,14 +45,25 @@ const State* ShardPlaces::FindAs(ShardId shard) const {
   return std::get_if<State>(Find(shard));
 }
 
-ServedShard* ShardPlaces::Served(ShardId shard) {
+ShardPlaces::Serving* ShardPlaces::FindServed(ShardId shard) {
   Place* const place = Find(shard);
-  if (auto* const leaving = std::get_if<Leaving>(place)) return &leaving->shard;
-  return std::get_if<ServedShard>(place);
+  auto* const leaving = std::get_if<Leaving>(place);
+  return leaving != nullptr ? &leaving->served : std::get_if<Serving>(place);
+}
+
+ServedShard* ShardPlaces::Served(ShardId shard) {
+  Serving* const served = FindServed(shard);
+  return served == nullptr ? nullptr : &served->shard;
 }
 
 const ServedShard* ShardPlaces::Served(ShardId shard) const {
   return const_cast<ShardPlaces*>(this)->Served(shard);
+}
+
+const ShardFeeds* ShardPlaces::Feeds(ShardId shard) const {
+  const Serving* const served =
+      const_cast<ShardPlaces*>(this)->FindServed(shard);
+  return served == nullptr ? nullptr : &served->feeds;
 }
 
 LogCopy* ShardPlaces::Copy(ShardId shard) {
@@ -88,7 +107,7 @@ bool ShardPlaces::IsFollowing(ShardId shard) const {
 LogFeed* ShardPlaces::MoveFeed(ShardId shard) {
   Place* const place = Find(shard);
   if (auto* const leaving = std::get_if<Leaving>(place))
-    return leaving->shard.move_feed();
+    return leaving->served.feeds.move_feed();
   auto* const gone = std::get_if<Gone>(place);
   return gone == nullptr ? nullptr : &gone->feed;
 }
@@ -97,7 +116,7 @@ const LogFeed* ShardPlaces::MoveFeed(ShardId shard) const {
   return const_cast<ShardPlaces*>(this)->MoveFeed(shard);
 }
 
-ShardPlaces::Waiting* ShardPlaces::WaitingFor(ShardId shard) {
+ShardPlaces::Waiting* ShardPlaces::FindWaiting(ShardId shard) {
   Place* const place = Find(shard);
   if (auto* const leaving = std::get_if<Leaving>(place))
     return &leaving->waiting;
@@ -106,7 +125,7 @@ ShardPlaces::Waiting* ShardPlaces::WaitingFor(ShardId shard) {
 }
 
 const ShardPlaces::Waiting* ShardPlaces::WaitingFor(ShardId shard) const {
-  return const_cast<ShardPlaces*>(this)->WaitingFor(shard);
+  return const_cast<ShardPlaces*>(this)->FindWaiting(shard);
 }
 
 uint64_t ShardPlaces::MoveOf(ShardId shard) const {
@@ -170,13 +189,13 @@ void ShardPlaces::Report(run::ServerStats* stats) const {
     reached =
         std::max(reached, shard->machine().complete_clock() + (more ? 1 : 0));
     parked += static_cast<int64_t>(shard->gate().parked_count());
-    shard->followers().Report(stats);
+    Feeds(shard->range().shard)->followers().Report(stats);
   }
   for (const ShardId shard : moving_) {
     const Leaving* const leaving = FindLeaving(shard);
-    const LogFeed* const feed = leaving == nullptr
-                                    ? MoveFeed(shard)
-                                    : leaving->shard.FeedTo(leaving->target);
+    const LogFeed* const feed =
+        leaving == nullptr ? MoveFeed(shard)
+                           : leaving->served.feeds.FeedTo(leaving->target);
     if (feed == nullptr) continue;
     run::HandOverState& state = *stats->add_hand_over();
     state = feed->Report();
@@ -223,7 +242,7 @@ void ShardPlaces::End(ShardId shard) {
 void ShardPlaces::Classify(ShardId shard) {
   const Place* const place = Find(shard);
   const bool served = Served(shard) != nullptr;
-  if (place == nullptr || std::holds_alternative<ServedShard>(*place) ||
+  if (place == nullptr || std::holds_alternative<Serving>(*place) ||
       std::holds_alternative<Following>(*place)) {
     moving_.erase(shard);
   } else {
@@ -234,11 +253,11 @@ void ShardPlaces::Classify(ShardId shard) {
   unconfirmed_.erase(shard);
 }
 
-ServedShard& ShardPlaces::Begin(ServedShard shard) {
-  const ShardId id = shard.range().shard;
-  auto& begun = std::get<ServedShard>(Put(id, std::move(shard)));
-  PumpSoon(id);
-  return begun;
+ServedShard& ShardPlaces::Begin(Serving shard) {
+  const ShardId id = shard.shard.range().shard;
+  Put(id, std::move(shard));
+  to_pump_.insert(id);
+  return *Served(id);
 }
 
 LogCopy& ShardPlaces::Follow(ShardId shard, LogCopy copy) {
@@ -249,48 +268,52 @@ LogCopy& ShardPlaces::Arrive(ShardId shard, LogCopy copy) {
   return std::get<Arrival>(Put(shard, Arrival{.copy = std::move(copy)})).copy;
 }
 
-ServedShard& ShardPlaces::Own(ServedShard shard, Requests* waited) {
-  const ShardId id = shard.range().shard;
+ServedShard& ShardPlaces::Own(Serving shard, Requests* waited) {
+  const ShardId id = shard.shard.range().shard;
   SL_CHECK(IsArriving(id) || Copy(id) != nullptr,
            "a shard to own of which there is no copy");
   if (auto* const arrival = FindAs<Arrival>(id))
     Append(std::move(arrival->waiting), waited);
-  auto& owned = std::get<ServedShard>(Become(id, std::move(shard)));
-  PumpSoon(id);
-  return owned;
+  Become(id, std::move(shard));
+  to_pump_.insert(id);
+  return *Served(id);
 }
 
-ServedShard& ShardPlaces::Leave(ShardId shard, uint64_t move, Owner target,
-                                absl::Time now) {
-  auto* const serving = FindAs<ServedShard>(shard);
+void ShardPlaces::Leave(ShardId shard, uint64_t move, Owner target,
+                        absl::Time now) {
+  auto* const serving = FindAs<Serving>(shard);
   SL_CHECK(serving != nullptr, "a shard to leave that is not just served");
-  serving->BeginMove(target, move, now);
-  ServedShard served = std::move(*serving);
-  return std::get<Leaving>(Become(shard, Leaving{.shard = std::move(served),
-                                                 .move = move,
-                                                 .target = target}))
-      .shard;
+  serving->feeds.BeginMove(target, move, serving->shard.machine(), now);
+  Serving served = std::move(*serving);
+  Become(shard,
+         Leaving{.served = std::move(served), .move = move, .target = target});
 }
 
-ServedShard& ShardPlaces::Stay(ShardId shard, Requests* waited) {
+void ShardPlaces::Stay(ShardId shard, Requests* waited) {
   auto* const leaving = FindAs<Leaving>(shard);
   SL_CHECK(leaving != nullptr, "a shard to stay that does not leave");
   Append(std::move(leaving->waiting), waited);
-  leaving->shard.EndMove();
-  ServedShard served = std::move(leaving->shard);
-  return std::get<ServedShard>(Become(shard, std::move(served)));
+  leaving->served.feeds.EndMove();
+  Serving served = std::move(leaving->served);
+  Become(shard, std::move(served));
 }
 
-LogFeed& ShardPlaces::Go(ShardId shard, LogFeed feed,
-                         std::optional<LogCopy> copy, Requests* waited) {
+LogFeed& ShardPlaces::Go(ShardId shard, const Region& most, absl::Time now,
+                         Left* left) {
   auto* const leaving = FindAs<Leaving>(shard);
   SL_CHECK(leaving != nullptr, "a shard to go that does not leave");
-  Append(std::move(leaving->waiting), waited);
-  const uint64_t move = leaving->move;
-  return std::get<Gone>(Become(shard, Gone{.feed = std::move(feed),
-                                           .move = move,
-                                           .copy = std::move(copy)}))
-      .feed;
+  TakeLeft(leaving->served.shard, &leaving->waiting, left);
+  const bool swap = leaving->served.feeds.move_feed() == nullptr;
+  Gone gone{
+      .feed = leaving->served.feeds.Go(leaving->target, leaving->move, now),
+      .move = leaving->move};
+  if (swap) {
+    wire::Feed name;
+    name.set_follower(leaving->move);
+    gone.copy.emplace(PeerOf(leaving->target), name, most,
+                      leaving->served.shard.TakeMachine());
+  }
+  return std::get<Gone>(Become(shard, std::move(gone))).feed;
 }
 
 void ShardPlaces::Lose(ShardId shard) {
@@ -320,27 +343,58 @@ void ShardPlaces::Unfollow(ShardId shard) {
   End(shard);
 }
 
-void ShardPlaces::Depose(ShardId shard, Requests* waited) {
-  SL_CHECK(Served(shard) != nullptr, "a shard to depose that is not served");
-  if (Waiting* const waiting = WaitingFor(shard))
-    Append(std::move(*waiting), waited);
+void ShardPlaces::Depose(ShardId shard, Left* left) {
+  ServedShard* const served = Served(shard);
+  SL_CHECK(served != nullptr, "a shard to depose that is not served");
+  TakeLeft(*served, FindWaiting(shard), left);
   End(shard);
 }
 
-// ---- Feeds to followers -----------------------------------------------------
-
-void ShardPlaces::PumpSoon(ShardId shard) {
-  if (Served(shard) != nullptr) to_pump_.insert(shard);
+void ShardPlaces::Wait(ShardId shard, Outgoing request, size_t bytes) {
+  Waiting* const waiting = FindWaiting(shard);
+  SL_CHECK(waiting != nullptr, "a shard to wait for whose owner is clear");
+  waiting->requests.push_back(std::move(request));
+  waiting->bytes += bytes;
 }
 
-void ShardPlaces::OnPumped(ShardId shard) {
-  const ServedShard* const served = Served(shard);
-  if (served == nullptr) return;
-  if (served->followers().AllConfirmed()) {
+// ---- Feeds ------------------------------------------------------------------
+
+void ShardPlaces::OnRecord(ShardId shard, const ShardRecord& record,
+                           const ShardOutcome& outcome, absl::Time now) {
+  Serving& served = *FindServed(shard);
+  served.feeds.OnRecord(record, outcome, served.shard.machine(), now);
+  if (!served.feeds.followers().empty()) to_pump_.insert(shard);
+}
+
+FollowerFeeds& ShardPlaces::ChangeFollowers(ShardId shard) {
+  to_pump_.insert(shard);
+  return FindServed(shard)->feeds.followers();
+}
+
+size_t ShardPlaces::PumpFollowers(
+    ShardId shard, absl::Time now, absl::FunctionRef<FeedLink&(Owner)> link_to,
+    absl::FunctionRef<void(Owner, Message)> send) {
+  FollowerFeeds& followers = FindServed(shard)->feeds.followers();
+  const size_t again = followers.Pump(now, link_to, send);
+  if (followers.AllConfirmed()) {
     unconfirmed_.erase(shard);
   } else {
     unconfirmed_.insert(shard);
   }
+  return again;
+}
+
+absl::Time ShardPlaces::WakeFollowers(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  for (const ShardId shard : unconfirmed_) {
+    const absl::Time wakeup = FindServed(shard)->feeds.followers().NextWakeup();
+    if (wakeup <= now) {
+      to_pump_.insert(shard);
+    } else {
+      next = std::min(next, wakeup);
+    }
+  }
+  return next;
 }
 
 }  // namespace slackline

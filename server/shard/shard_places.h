@@ -35,7 +35,7 @@
 // feeds something to send, and unconfirmed from a pump on until one finds that
 // the followers have all.
 //
-// Pure bookkeeping; the calls of ServedShard are its caller's.
+// The calls of ServedShard are its caller's.
 // Thread-compatible.
 #pragma once
 
@@ -48,12 +48,14 @@
 #include <vector>
 
 #include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/message.h"
 #include "proto/run.pb.h"
 #include "server/shard/log_feed.h"
 #include "server/shard/served_shard.h"
+#include "server/shard/shard_feeds.h"
 
 namespace slackline {
 
@@ -63,10 +65,14 @@ class ShardPlaces {
   // Requests for one shard that wait until it is clear who owns it.
   struct Waiting {
     Requests requests;
-    size_t bytes = 0;  // Of their entries and payload.
+    size_t bytes = 0;  // Their entries and payload have so many.
+  };
+  struct Serving {
+    ServedShard shard;
+    ShardFeeds feeds;
   };
   struct Leaving {
-    ServedShard shard;
+    Serving served;
     uint64_t move = 0;
     Owner target;
     Waiting waiting = {};
@@ -78,6 +84,11 @@ class ShardPlaces {
     // The shard went to a follower, and this thread follows it from then on.
     std::optional<LogCopy> copy = {};
   };
+  // Who has waited at a shard that this thread owns no more.
+  struct Left {
+    std::vector<GatedPull> parked;  // In parking order.
+    Requests requests;
+  };
 
   // ---- Where a shard is. A place stays where it is in memory, and what is in
   // it until the shard's next event. nullptr: it has no such place.
@@ -86,6 +97,7 @@ class ShardPlaces {
   ServedShard* Served(ShardId shard);
   const ServedShard* Served(ShardId shard) const;
   bool Owns(ShardId shard) const { return Served(shard) != nullptr; }
+  const ShardFeeds* Feeds(ShardId shard) const;  // Where its log goes.
   // The shard is following, or gone with a copy.
   LogCopy* Copy(ShardId shard);
   const LogCopy* Copy(ShardId shard) const;
@@ -100,8 +112,7 @@ class ShardPlaces {
   // The feed of a move, of one that is gone, or leaves to no follower.
   LogFeed* MoveFeed(ShardId shard);
   const LogFeed* MoveFeed(ShardId shard) const;
-  // Of one that is arriving or leaving.
-  Waiting* WaitingFor(ShardId shard);
+  // What waits for a shard that is arriving or leaving.
   const Waiting* WaitingFor(ShardId shard) const;
   // The number of the move of one that is among moving().
   uint64_t MoveOf(ShardId shard) const;
@@ -119,20 +130,19 @@ class ShardPlaces {
   // ---- Events.
   // The shard has been this thread's from the start, or is split off from one
   // that is.
-  ServedShard& Begin(ServedShard shard);
+  ServedShard& Begin(Serving shard);
   LogCopy& Follow(ShardId shard, LogCopy copy);
   LogCopy& Arrive(ShardId shard, LogCopy copy);
   // The copy has become this thread's: `shard` was made of it. Appends to
   // `*waited` the requests that have waited for that.
-  ServedShard& Own(ServedShard shard, Requests* waited);
-  ServedShard& Leave(ShardId shard, uint64_t move, Owner target,
-                     absl::Time now);
+  ServedShard& Own(Serving shard, Requests* waited);
+  void Leave(ShardId shard, uint64_t move, Owner target, absl::Time now);
   // The move is given up. Appends to `*waited` the requests that have waited.
-  ServedShard& Stay(ShardId shard, Requests* waited);
-  // The target owns the shard from here on. Appends to `*waited` the requests
-  // that have waited for that.
-  LogFeed& Go(ShardId shard, LogFeed feed, std::optional<LogCopy> copy,
-              Requests* waited);
+  void Stay(ShardId shard, Requests* waited);
+  // The target, which has all of the log, owns the shard from here on. A copy
+  // that stays here, of one that goes to a follower, can have had `most`.
+  // Appends to `*left`. Returns the feed that says so to the target.
+  LogFeed& Go(ShardId shard, const Region& most, absl::Time now, Left* left);
   // The move was given up, and the shard had gone.
   void Lose(ShardId shard);
   // The move is done, and the view lists this thread as a follower by it.
@@ -141,16 +151,29 @@ class ShardPlaces {
   // waited for that.
   void GiveUp(ShardId shard, Requests* waited);
   void Unfollow(ShardId shard);
-  // Another thread owns the shard, by no move. Appends to `*waited` the
-  // requests that have waited.
-  void Depose(ShardId shard, Requests* waited);
+  // Another thread owns the shard, by no move. Appends to `*left`.
+  void Depose(ShardId shard, Left* left);
+  // The request waits until it is clear who owns the shard, which is arriving
+  // or leaving. Its entries and payload have so many bytes.
+  void Wait(ShardId shard, Outgoing request, size_t bytes);
 
-  // ---- Feeds to followers. Of a shard that is not served these do nothing.
-  void PumpSoon(ShardId shard);
+  // ---- Feeds of a shard that is served.
+  // The feeds take the record. The shard is to be pumped, if it is followed.
+  void OnRecord(ShardId shard, const ShardRecord& record,
+                const ShardOutcome& outcome, absl::Time now);
+  // For a change of who follows the shard, or of what they have. The shard is
+  // to be pumped.
+  FollowerFeeds& ChangeFollowers(ShardId shard);
   // Those that are to be pumped. They are no more.
   std::set<ShardId> TakeToPump() { return std::exchange(to_pump_, {}); }
-  // Its feeds have sent what they can.
-  void OnPumped(ShardId shard);
+  // Sends what there is for followers: FollowerFeeds::Pump().
+  size_t PumpFollowers(ShardId shard, absl::Time now,
+                       absl::FunctionRef<FeedLink&(Owner)> link_to,
+                       absl::FunctionRef<void(Owner, Message)> send);
+  // Unconfirmed shards whose feeds have something to do now are to be pumped.
+  // Returns when the next one has.
+  absl::Time WakeFollowers(absl::Time now);
+  // For tests.
   const std::set<ShardId>& unconfirmed() const { return unconfirmed_; }
   // No follower lacks anything.
   bool AllConfirmed() const { return to_pump_.empty() && unconfirmed_.empty(); }
@@ -163,12 +186,14 @@ class ShardPlaces {
   struct Following {
     LogCopy copy;
   };
-  using Place = std::variant<ServedShard, Leaving, Gone, Arrival, Following>;
+  using Place = std::variant<Serving, Leaving, Gone, Arrival, Following>;
 
   template <typename State>
   State* FindAs(ShardId shard);
   template <typename State>
   const State* FindAs(ShardId shard) const;
+  Serving* FindServed(ShardId shard);
+  Waiting* FindWaiting(ShardId shard);
   Place* Find(ShardId shard);
   const Place* Find(ShardId shard) const;
   // Fatal if the shard has a place.

@@ -12,6 +12,7 @@
 #include "server/shard/feed_sender.h"
 #include "server/shard/hand_overs.h"
 #include "server/shard/request_desk.h"
+#include "server/shard/shard_calls.h"
 #include "server/shard/shard_maker.h"
 #include "server/shard/shard_peers.h"
 #include "server/shard/thread_cut.h"
@@ -79,7 +80,7 @@ void SplitCopy(ShardId shard, const ShardParts& at) {
     if (listed == nullptr && at.view->OwnerOf(part) != at.options.self)
       continue;
     if (at.places.Has(part)) {
-      // Its own feed may have begun, and have brought nothing whole yet.
+      // The part's own feed may have begun, and have brought nothing whole yet.
       const LogCopy* const begun = at.places.Copy(part);
       if (begun == nullptr || begun->machine() != nullptr) continue;
       at.places.Unfollow(part);
@@ -115,15 +116,17 @@ void SplitShard(int number, const ShardParts& at) {
   // Later splits of the same view may split either part again.
   const ShardId part{at.view->shard_count() - at.view->proto().split_size() +
                      number};
-  std::optional<ShardMachine> machine =
-      served->SplitAt(split.at(), part, at.NewCall());
-  at.Settle(*served);
+  std::optional<ShardMachine> machine;
+  CallShard(kept, at, [&](ServedShard& shard, const ServedShard::Call& call) {
+    machine = shard.SplitAt(split.at(), part, call);
+  });
   if (!machine.has_value()) return;
   if (at.view->OwnerOf(part) != at.options.self || at.places.Has(part)) return;
   // The followers' copies of it are made by the same record.
   const uint64_t term = served->machine().position().term;
-  at.places.Begin(at.maker.BeginToServe(*std::move(machine), term,
-                                        served->followers().Awaited(), at));
+  at.places.Begin(
+      at.maker.BeginToServe(*std::move(machine), term,
+                            at.places.Feeds(kept)->followers().Awaited(), at));
 }
 
 void SplitShards(const View& before, const ShardParts& at) {
@@ -156,23 +159,16 @@ void TakeOver(ShardId shard, const ShardParts& at) {
     SplitShard(i, at);
     if (at.places.Owns(ShardId{first + i})) parts.insert(ShardId{first + i});
   }
-  for (const ShardId part : parts) at.RemoveStrangers(*at.places.Served(part));
+  for (const ShardId part : parts) RemoveStrangers(part, at);
 }
 
 // The view says that somebody else owns the shard, and no move explains that:
 // that one has what we have told anybody.
 void Depose(ShardId shard, const ShardParts& at) {
-  ServedShard& served = *at.places.Served(shard);
-  if (served.cut() != nullptr) {
-    at.cut.Fail(shard, absl::FailedPreconditionError("it has another owner"),
-                at);
-  }
-  const std::vector<GatedPull> parked = served.TakeParked();
   at.desk.DropAbout(shard);
-  ShardPlaces::Requests waiting;
-  at.places.Depose(shard, &waiting);
-  at.desk.TurnAway(shard, parked, at);
-  at.desk.Handle(waiting, at);
+  at.desk.Close(
+      shard, "it has another owner",
+      [&](ShardPlaces::Left* left) { at.places.Depose(shard, left); }, at);
 }
 
 // What the view says of owners that is not about moves.
@@ -196,12 +192,12 @@ void FollowOwners(const View& before, const ShardParts& at) {
 void FollowFollowers(const View& before, const ShardParts& at) {
   for (const int32_t id : at.view->FollowersThatDiffer(before)) {
     const ShardId shard{id};
-    if (ServedShard* const served = at.places.Served(shard)) {
+    if (const ServedShard* const served = at.places.Served(shard)) {
       // Who was the owner before us is a follower in no view yet.
       const wire::Move* const move = at.view->FindMove(shard);
-      served->Follow(at.view->FollowersOf(shard), at.options.self,
-                     move == nullptr ? 0 : move->id(), at.now);
-      at.places.PumpSoon(shard);
+      at.places.ChangeFollowers(shard).Follow(
+          at.view->FollowersOf(shard), at.options.self,
+          move == nullptr ? 0 : move->id(), served->machine(), at.now);
       at.desk.OnConfirmed();  // Who was awaited may be gone.
       continue;
     }
@@ -232,8 +228,10 @@ void RemoveGone(const View& before, const ShardParts& at) {
       if (served->Find(who) != nullptr)
         leave.incarnations.push_back(who.incarnation);
     }
-    served->Leave(std::move(leave), at.NewCall());
-    at.Settle(*served);
+    CallShard(served->range().shard, at,
+              [&](ServedShard& shard, const ServedShard::Call& call) {
+                shard.Leave(std::move(leave), call);
+              });
   }
 }
 
@@ -275,8 +273,9 @@ void BeginMoves(const ShardParts& at) {
         target == at.options.self) {
       continue;
     }
-    ServedShard& leaving = at.places.Leave(shard, move.id(), target, at.now);
-    if (LogFeed* const feed = leaving.move_feed()) at.feeds.Pump(*feed, at);
+    at.places.Leave(shard, move.id(), target, at.now);
+    if (LogFeed* const feed = at.places.MoveFeed(shard))
+      at.feeds.Pump(*feed, at);
     at.hand_overs.GoIfCaughtUp(shard, at);
   }
 }

@@ -37,19 +37,24 @@ ShardMachine MachineOf(ShardId shard) {
       .value();
 }
 
-// One with a follower that has confirmed nothing, or with none.
-ServedShard ServedOf(ShardId shard, bool followed) {
+// One with a follower that has confirmed nothing, to which it may move, or with
+// none.
+ShardPlaces::Serving ServedOf(ShardId shard, bool followed) {
   const auto rules =
       std::make_shared<const ServedShard::Rules>(ServedShard::Rules{
           .table = "t", .memory = std::make_shared<PayloadMemory>()});
-  ServedShard served(rules, MachineOf(shard), /*term=*/1, {});
+  ShardMachine machine = MachineOf(shard);
+  ShardFeeds feeds({}, machine, /*term=*/1, {});
+  ServedShard served(rules, std::move(machine), /*term=*/1);
   if (followed) {
     wire::Follower follower;
-    follower.set_server(2);
+    follower.set_server(kTarget.server);
+    follower.set_thread(kTarget.thread);
     follower.set_since(1);
-    served.Follow({follower}, /*self=*/{0, 0}, /*keep=*/0, kNow);
+    feeds.followers().Follow({follower}, /*self=*/{0, 0}, /*keep=*/0,
+                             served.machine(), kNow);
   }
-  return served;
+  return {.shard = std::move(served), .feeds = std::move(feeds)};
 }
 
 LogCopy CopyOf(ShardId shard) {
@@ -57,12 +62,6 @@ LogCopy CopyOf(ShardId shard) {
   feed.set_move(kMove);
   return LogCopy(PeerId{.kind = PeerId::Kind::kShardThread}, feed,
                  {2, 2 + kMachineElements}, MachineOf(shard));
-}
-
-LogFeed FeedOf(ShardId shard) {
-  wire::Feed feed;
-  feed.set_move(kMove);
-  return LogFeed({}, kTarget, feed, MachineOf(shard), kNow);
 }
 
 enum class Place {
@@ -86,7 +85,6 @@ enum class Event {
   kLeave,
   kStay,
   kGo,
-  kGoToFollower,
   kLose,
   kKeepCopy,
   kGiveUp,
@@ -94,13 +92,13 @@ enum class Event {
   kDepose
 };
 constexpr std::array kEvents = {
-    Event::kBegin, Event::kFollow,   Event::kArrive, Event::kOwn,
-    Event::kLeave, Event::kStay,     Event::kGo,     Event::kGoToFollower,
-    Event::kLose,  Event::kKeepCopy, Event::kGiveUp, Event::kUnfollow,
-    Event::kDepose};
+    Event::kBegin,    Event::kFollow, Event::kArrive,   Event::kOwn,
+    Event::kLeave,    Event::kStay,   Event::kGo,       Event::kLose,
+    Event::kKeepCopy, Event::kGiveUp, Event::kUnfollow, Event::kDepose};
 
-// The table of shard_places.h, with both kinds of Go. nullopt: fatal.
-std::optional<Place> After(Place before, Event event) {
+// The table of shard_places.h. `followed`: by the thread that the shard moves
+// to, if the shard is served. nullopt: fatal.
+std::optional<Place> After(Place before, Event event, bool followed) {
   using Rows = std::map<Event, std::map<Place, Place>>;
   static const Rows rows = {
       {Event::kBegin, {{Place::kNone, Place::kServing}}},
@@ -113,7 +111,6 @@ std::optional<Place> After(Place before, Event event) {
       {Event::kLeave, {{Place::kServing, Place::kLeaving}}},
       {Event::kStay, {{Place::kLeaving, Place::kServing}}},
       {Event::kGo, {{Place::kLeaving, Place::kGone}}},
-      {Event::kGoToFollower, {{Place::kLeaving, Place::kGoneWithCopy}}},
       {Event::kLose,
        {{Place::kGone, Place::kGone},
         {Place::kGoneWithCopy, Place::kGoneWithCopy}}},
@@ -127,11 +124,14 @@ std::optional<Place> After(Place before, Event event) {
        {{Place::kServing, Place::kNone}, {Place::kLeaving, Place::kNone}}}};
   const std::map<Place, Place>& row = rows.at(event);
   const auto found = row.find(before);
+  if (found != row.end() && event == Event::kGo && followed)
+    return Place::kGoneWithCopy;
   return found == row.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Do(ShardPlaces& places, Event event, ShardId shard, bool followed,
         ShardPlaces::Requests* waited) {
+  ShardPlaces::Left left{.parked = {}, .requests = *waited};
   switch (event) {
     case Event::kBegin:
       places.Begin(ServedOf(shard, followed));
@@ -152,10 +152,8 @@ void Do(ShardPlaces& places, Event event, ShardId shard, bool followed,
       places.Stay(shard, waited);
       return;
     case Event::kGo:
-      places.Go(shard, FeedOf(shard), std::nullopt, waited);
-      return;
-    case Event::kGoToFollower:
-      places.Go(shard, FeedOf(shard), CopyOf(shard), waited);
+      places.Go(shard, {2, 2 + kMachineElements}, kNow, &left);
+      *waited = left.requests;
       return;
     case Event::kLose:
       places.Lose(shard);
@@ -170,7 +168,8 @@ void Do(ShardPlaces& places, Event event, ShardId shard, bool followed,
       places.Unfollow(shard);
       return;
     case Event::kDepose:
-      places.Depose(shard, waited);
+      places.Depose(shard, &left);
+      *waited = left.requests;
       return;
   }
 }
@@ -185,39 +184,43 @@ Place PlaceOf(const ShardPlaces& places, ShardId shard) {
   return Place::kServing;
 }
 
-// Brings a shard that has no place there by the shortest way.
-void BringTo(ShardPlaces& places, Place place, ShardId shard) {
+// Brings a shard that has no place there by the shortest way. `followed` is as
+// that of After().
+void BringTo(ShardPlaces& places, Place place, ShardId shard, bool followed) {
   static const std::map<Place, std::vector<Event>> ways = {
       {Place::kNone, {}},
       {Place::kArriving, {Event::kArrive}},
       {Place::kServing, {Event::kBegin}},
       {Place::kLeaving, {Event::kBegin, Event::kLeave}},
       {Place::kGone, {Event::kBegin, Event::kLeave, Event::kGo}},
-      {Place::kGoneWithCopy,
-       {Event::kBegin, Event::kLeave, Event::kGoToFollower}},
+      {Place::kGoneWithCopy, {Event::kBegin, Event::kLeave, Event::kGo}},
       {Place::kFollowing, {Event::kFollow}}};
   ShardPlaces::Requests waited;
+  if (place == Place::kGone) followed = false;
+  if (place == Place::kGoneWithCopy) followed = true;
   for (const Event event : ways.at(place))
-    Do(places, event, shard, /*followed=*/false, &waited);
+    Do(places, event, shard, followed, &waited);
 }
 
 TEST(ShardPlacesTest, EachEventInEachPlaceDoesWhatTheTableSays) {
   const ShardId shard{3};
   for (const Place before : kPlaces) {
     for (const Event event : kEvents) {
-      SCOPED_TRACE(absl::StrCat("place ", static_cast<int>(before), ", event ",
-                                static_cast<int>(event)));
-      ShardPlaces places;
-      BringTo(places, before, shard);
-      ASSERT_EQ(PlaceOf(places, shard), before);
-      ShardPlaces::Requests waited;
-      const std::optional<Place> after = After(before, event);
-      if (after.has_value()) {
-        Do(places, event, shard, /*followed=*/false, &waited);
-        EXPECT_EQ(PlaceOf(places, shard), *after);
-      } else {
-        EXPECT_DEATH(Do(places, event, shard, /*followed=*/false, &waited),
-                     "shard");
+      for (const bool followed : {false, true}) {
+        SCOPED_TRACE(absl::StrCat("place ", static_cast<int>(before),
+                                  ", event ", static_cast<int>(event),
+                                  followed ? ", followed" : ""));
+        ShardPlaces places;
+        BringTo(places, before, shard, followed);
+        ASSERT_EQ(PlaceOf(places, shard), before);
+        ShardPlaces::Requests waited;
+        const std::optional<Place> after = After(before, event, followed);
+        if (after.has_value()) {
+          Do(places, event, shard, followed, &waited);
+          EXPECT_EQ(PlaceOf(places, shard), *after);
+        } else if (!followed) {  // One death of each pair is enough.
+          EXPECT_DEATH(Do(places, event, shard, followed, &waited), "shard");
+        }
       }
     }
   }
@@ -244,6 +247,7 @@ TEST_P(ShardPlacesProperty, TheSetsAgreeWithThePlacesAfterRandomEvents) {
   SCOPED_TRACE(absl::StrCat("seed ", GetParam()));
   Rng rng(GetParam());
   ShardPlaces places;
+  FeedLink link{FeedLink::Options()};
   std::map<ShardId, Twin> twins;
   for (int i = 0; i < 6; ++i) twins[ShardId{i}];
   for (int step = 0; step < 200; ++step) {
@@ -251,8 +255,9 @@ TEST_P(ShardPlacesProperty, TheSetsAgreeWithThePlacesAfterRandomEvents) {
     Twin& twin = twins[shard];
     switch (rng.Below(5)) {
       case 0:
-        places.PumpSoon(shard);
-        if (twin.served()) twin.to_pump = true;
+        if (!twin.served()) break;
+        places.ChangeFollowers(shard);
+        twin.to_pump = true;
         break;
       case 1: {
         std::set<ShardId> to_pump;
@@ -263,12 +268,16 @@ TEST_P(ShardPlacesProperty, TheSetsAgreeWithThePlacesAfterRandomEvents) {
         break;
       }
       case 2:
-        places.OnPumped(shard);
-        if (twin.served()) twin.unconfirmed = twin.followed;
+        if (!twin.served()) break;
+        places.PumpFollowers(
+            shard, kNow, [&](Owner) -> FeedLink& { return link; },
+            [](Owner, const Message&) {});
+        twin.unconfirmed = twin.followed;
         break;
       default: {
         const Event event = kEvents[rng.Below(kEvents.size())];
-        const std::optional<Place> after = After(twin.place, event);
+        const std::optional<Place> after =
+            After(twin.place, event, twin.followed);
         if (!after.has_value()) continue;
         const bool followed = rng.Chance(0.5);
         ShardPlaces::Requests waited;
@@ -313,22 +322,22 @@ TEST(ShardPlacesTest, RequestsThatWaitAreHandedBackInOrderWhenTheOwnerIsClear) {
   struct Case {
     Place place;
     Event event;
+    bool followed = false;
   };
   for (const Case& c :
        {Case{Place::kArriving, Event::kOwn},
         Case{Place::kArriving, Event::kGiveUp},
         Case{Place::kLeaving, Event::kStay}, Case{Place::kLeaving, Event::kGo},
-        Case{Place::kLeaving, Event::kGoToFollower},
+        Case{Place::kLeaving, Event::kGo, /*followed=*/true},
         Case{Place::kLeaving, Event::kDepose}}) {
     SCOPED_TRACE(absl::StrCat("place ", static_cast<int>(c.place), ", event ",
                               static_cast<int>(c.event)));
     ShardPlaces places;
-    BringTo(places, c.place, ShardId{3});
-    ShardPlaces::Waiting* const waiting = places.WaitingFor(ShardId{3});
-    ASSERT_NE(waiting, nullptr);
+    BringTo(places, c.place, ShardId{3}, c.followed);
+    ASSERT_NE(places.WaitingFor(ShardId{3}), nullptr);
     for (const int rank : {4, 5}) {
-      waiting->requests.push_back({.to = {.index = rank}, .message = {}});
-      waiting->bytes += 10;
+      places.Wait(ShardId{3}, {.to = {.index = rank}, .message = {}},
+                  /*bytes=*/10);
     }
     EXPECT_EQ(places.waiting_count(), 2u);
     EXPECT_EQ(places.waiting_bytes(), 20u);
