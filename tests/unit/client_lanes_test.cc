@@ -91,19 +91,19 @@ class LaneTest : public ::testing::Test {
 class PushLaneTest : public LaneTest {
  protected:
   void Add(int32_t shard) {
-    lane_.Add(Gradient(shard), TableId{0}, options_.message_bytes, options_);
+    lane_.Add(Gradient(shard), TableId{0}, options_.message_bytes);
   }
   // Sends what may go, and sets the timers.
   std::vector<int32_t> Pump() {
     lane_.Repair(/*trial=*/false, Parts());
-    while (std::optional<PushUnit> unit = lane_.TakeNext(options_))
+    while (std::optional<PushUnit> unit = lane_.TakeNext())
       lane_.SendFirst(*std::move(unit), Parts());
     lane_.SetTimers(round_trip_, /*probe_under_way=*/false, Parts());
     return Sent();
   }
   bool DropAccepted() { return lane_.DropAccepted(sequences_, counts_, now_); }
 
-  PushLane lane_{kThread0};
+  PushLane lane_{kThread0, options_};
 };
 
 TEST_F(PushLaneTest, WhatIsFullGoesWithinTheWindowAndTheRestAtItsClocksEnd) {
@@ -178,7 +178,7 @@ TEST_F(PushLaneTest, WhatHasMovedLeavesWithItsBytes) {
   EXPECT_EQ(lane_.size(), 1u);
   EXPECT_EQ(counts_.bytes_pushed(), kShardBytes);
   EXPECT_EQ(counts_.unacknowledged_bytes(), 3 * kShardBytes);
-  PushLane elsewhere(kThread1);
+  PushLane elsewhere(kThread1, options_);
   for (PushUnit& unit : pushes) elsewhere.SendFirst(std::move(unit), Parts());
   EXPECT_EQ(counts_.bytes_pushed(), 3 * kShardBytes);
   EXPECT_EQ(counts_.bytes_resent(), kShardBytes) << "the other one was queued";
@@ -193,7 +193,7 @@ TEST_F(PushLaneTest, WhatHasGrownSinceItMovedCountsAsFarAsItIsSentAgain) {
                      .slots = {}};
   ASSERT_EQ(entry.bytes(), 8u);
   counts_.Pushed(8);
-  lane_.Add(std::move(entry), TableId{0}, options_.message_bytes, options_);
+  lane_.Add(std::move(entry), TableId{0}, options_.message_bytes);
   lane_.EndClock();
   Pump();
   EXPECT_EQ(counts_.bytes_pushed(), 8u);
@@ -202,7 +202,7 @@ TEST_F(PushLaneTest, WhatHasGrownSinceItMovedCountsAsFarAsItIsSentAgain) {
   ASSERT_TRUE(routes_.Adopt(*View::Create(view_)).moved);
   StraysByOwner strays;
   lane_.TakeStrays(Parts(), &strays);
-  PushLane elsewhere(kThread1);
+  PushLane elsewhere(kThread1, options_);
   for (PushUnit& unit : strays.at(kThread1).pushes)
     elsewhere.Queue(std::move(unit));
   view_.set_number(4);
@@ -217,7 +217,7 @@ TEST_F(PushLaneTest, WhatHasGrownSinceItMovedCountsAsFarAsItIsSentAgain) {
   elsewhere.Split(change.splits.at(0), counts_);
   EXPECT_EQ(counts_.unacknowledged_bytes(), 16u) << "as floats";
   ASSERT_TRUE(sequences_.Accept(8, 1)) << "by the owner before";
-  elsewhere.SendFirst(*elsewhere.TakeNext(options_), Parts());
+  elsewhere.SendFirst(*elsewhere.TakeNext(), Parts());
   EXPECT_EQ(counts_.bytes_pushed(), 16u);
   EXPECT_EQ(counts_.bytes_resent(), 4u) << "the one element that was kept";
 }
@@ -327,10 +327,9 @@ TEST_F(LaneTest, OneProbeIsUnderWayAndItsTimeOutDoubles) {
 }
 
 TEST_F(LaneTest, LinksArePumpedInTheOrderInWhichTheyWereTouched) {
-  ClientLinks links;
+  ClientLinks links(options_, routes_);
   for (const int32_t shard : {1, 0, 3}) {
-    links.Touch(routes_.OwnerOf(shard), options_, routes_)
-        .Add(Gradient(shard), TableId{0}, options_);
+    links.Touch(routes_.OwnerOf(shard)).Add(Gradient(shard), TableId{0});
   }
   EXPECT_EQ(links.size(), 2u);
   EXPECT_EQ(links.NextWakeup(), absl::InfiniteFuture());
@@ -345,15 +344,15 @@ TEST_F(LaneTest, LinksArePumpedInTheOrderInWhichTheyWereTouched) {
 }
 
 TEST_F(LaneTest, ALinkStaysUntilItsThreadIsGoneAndNothingWaitsThere) {
-  ClientLinks links;
+  ClientLinks links(options_, routes_);
   const Owner gone{1, 0};
-  links.Touch(gone, options_, routes_).Add(Gradient(0), TableId{0}, options_);
-  links.To(kThread0, options_, routes_);
+  links.Touch(gone).Add(Gradient(0), TableId{0});
+  links.Touch(kThread0);
   links.PumpTouched(Parts());
-  links.ForgetServersGone(routes_);
+  links.ForgetServersGone();
   EXPECT_EQ(links.size(), 2u) << "a push waits at the one that is gone";
   links.Reroute(Parts());
-  links.ForgetServersGone(routes_);
+  links.ForgetServersGone();
   EXPECT_EQ(links.size(), 1u);
   EXPECT_EQ(links.Find(gone), nullptr);
   EXPECT_EQ(effects_.sends.back().to, kThread0);

@@ -1,11 +1,9 @@
 #include "worker/client/client_core.h"
 
-#include <map>
-#include <set>
-
 #include "absl/strings/str_cat.h"
 #include "common/io/state_hash.h"
 #include "common/status.h"
+#include "worker/client/client_replies.h"
 #include "worker/client/shard_tensors.h"
 
 namespace slackline {
@@ -14,7 +12,8 @@ ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
       routes_(std::move(view)),
       sequences_(this->view().shard_count()),
-      push_clock_(this->view().proto().table_size()) {}
+      push_clock_(this->view().proto().table_size()),
+      links_(options_, routes_) {}
 
 ClientParts ClientCore::Parts(absl::Time now, Effects* effects) {
   return {.options = options_,
@@ -43,38 +42,7 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
   links_.OnNewView(now + options_.refused_delay);
   if (change.moved) links_.Reroute(Parts(now, effects));
   counts_.ForgetServersGone(this->view());
-  links_.ForgetServersGone(routes_);
-}
-
-template <typename Answers>
-void ClientCore::FollowRefusals(const Answers& answers,
-                                const ClientParts& parts) {
-  bool moved = false;
-  for (const auto& answer : answers) {
-    if (answer.refusal().moved().has_to())
-      moved |= routes_.Relocate(answer.shard(), answer.refusal().moved().to());
-  }
-  if (moved) links_.Reroute(parts);
-}
-
-bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
-                          const wire::Refusal& refusal,
-                          Effects* effects) const {
-  switch (refusal.why_case()) {
-    case wire::Refusal::kRetry:
-    case wire::Refusal::kMoved:
-      return false;
-    case wire::Refusal::kFenced:
-      effects->fenced = true;
-      return true;
-    default:
-      effects->failure = absl::InternalError(
-          absl::StrCat(routes_.NameOf(from), " refused a ", what, " ",
-                       view().ShardName(ShardId{shard}), ": ",
-                       refusal.rejected().empty() ? "it does not say why"
-                                                  : refusal.rejected()));
-      return true;
-  }
+  links_.ForgetServersGone();
 }
 
 // ---- Push -----------------------------------------------------------------
@@ -195,43 +163,8 @@ void ClientCore::Add(PushEntry entry) {
   entry.seq = sequences_.Next(entry.shard);
   counts_.Pushed(entry.bytes());
   const TableId table = view().shard(ShardId{entry.shard}).table;
-  ClientLink& link =
-      links_.Touch(routes_.OwnerOf(entry.shard), options_, routes_);
-  link.Add(std::move(entry), table, options_);
-}
-
-void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
-                             const ClientParts& parts) {
-  FollowRefusals(reply.answer(), parts);
-  ClientLink* const link = links_.Find(from);
-  if (link != nullptr) link->OnPushReply(reply.request_id(), parts);
-  for (const wire::PushAnswer& answer : reply.answer()) {
-    const int32_t shard = answer.shard();
-    if (!view().HasShard(shard)) continue;
-    OnAccepted(from, shard, answer.accepted_seq(), parts);
-    if (!answer.has_refusal()) continue;
-    if (EndsHere(from, shard, "push to", answer.refusal(), &parts.effects))
-      return;
-    // What goes elsewhere by now is not tried again here.
-    if (link != nullptr && routes_.OwnerOf(shard) == from)
-      link->OnPushRefused(reply.request_id(), shard, parts);
-  }
-  if (link == nullptr) return;
-  link->OnPushReplyEnd(reply.request_id(), parts);
-  links_.SetWakeup(*link);
-}
-
-void ClientCore::OnAccepted(Owner from, int32_t shard, uint64_t seq,
-                            const ClientParts& parts) {
-  if (!sequences_.Accept(shard, seq)) return;
-  const Owner owner = routes_.OwnerOf(shard);
-  if (owner == from) return;
-  // It has moved since, and its new owner has been or will be sent the same.
-  ClientLink* const elsewhere = links_.Find(owner);
-  if (elsewhere == nullptr) return;
-  elsewhere->DropAccepted(parts);
-  elsewhere->Pump(parts);
-  links_.SetWakeup(*elsewhere);
+  ClientLink& link = links_.Touch(routes_.OwnerOf(entry.shard));
+  link.Add(std::move(entry), table);
 }
 
 // ---- Pull -----------------------------------------------------------------
@@ -273,159 +206,36 @@ void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
 
 uint64_t ClientCore::StartPull(std::shared_ptr<const wire::Pull> asked,
                                absl::Time now, Effects* effects) {
-  const uint64_t pull_id = pulls_.Add(routes_.shared_view());
   PullUnit like;
-  like.pull_id = pull_id;
+  like.pull_id = pulls_.Add(routes_.shared_view());
   like.asked = std::move(asked);
-  std::map<Owner, PullUnit> open;  // By owner: the message being filled.
-  const auto close = [&](Owner owner, PullUnit& unit) {
-    if (unit.shards.empty()) return;
-    unit.id = numbers_.Next();
-    links_.Touch(owner, options_, routes_)
-        .Queue(std::exchange(unit, like.Sibling()));
-  };
-  for (int32_t shard = 0; shard < view().shard_count(); ++shard) {
-    const Owner owner = routes_.OwnerOf(shard);
-    PullUnit& unit = open.try_emplace(owner, like).first->second;
-    unit.shards.push_back(shard);
-    unit.bytes += AnswerBytes(view(), shard, *like.asked);
-    if (unit.bytes >= links_.To(owner, options_, routes_).message_bytes() ||
-        unit.shards.size() >= options_.message_entries) {
-      close(owner, unit);
-    }
-  }
-  for (auto& [owner, unit] : open) close(owner, unit);
-  links_.PumpTouched(Parts(now, effects));
-  return pull_id;
-}
-
-void ClientCore::OnPullReply(Owner from, const Message& message,
-                             const ClientParts& parts) {
-  const wire::PullReply& reply = message.header.pull_reply();
-  FollowRefusals(reply.answer(), parts);
-  ClientLink* const link = links_.Find(from);
-  if (link == nullptr) return;
-  PullUnit* unit = nullptr;  // Of the last answer; most are of the same.
-  // For whom the pulls wait: for each the one that is furthest behind.
-  std::map<uint64_t, const wire::PullAnswer::Parked*> parked;
-  absl::Span<const Payload> frames = message.payloads;
-  for (const wire::PullAnswer& answer : reply.answer()) {
-    size_t frame_count = answer.has_values() ? 1 : 0;
-    if (answer.has_state())
-      frame_count = 1 + static_cast<size_t>(answer.state().slots());
-    if (frame_count > frames.size()) break;
-    const absl::Span<const Payload> tensors = frames.first(frame_count);
-    frames.remove_prefix(frame_count);
-    if (unit == nullptr || unit->id != answer.pull())
-      unit = link->FindPull(answer.pull());
-    if (unit == nullptr) continue;  // A repeated answer.
-    switch (answer.what_case()) {
-      case wire::PullAnswer::kValues:
-      case wire::PullAnswer::kState:
-        if (!TakeValues(*link, *unit, answer, tensors,
-                        message.header.view_number(), parts)) {
-          return;
-        }
-        break;
-      case wire::PullAnswer::kParked: {
-        const wire::PullAnswer::Parked*& at = parked[unit->id];
-        if (at == nullptr || answer.parked().clock() < at->clock())
-          at = &answer.parked();
-        break;
-      }
-      case wire::PullAnswer::kRefusal:
-        if (!view().HasShard(answer.shard())) break;
-        if (EndsHere(from, answer.shard(), "pull of", answer.refusal(),
-                     &parts.effects)) {
-          return;
-        }
-        // What goes elsewhere by now is not asked for here again.
-        if (unit->Wants(answer.shard())) link->OnPullRefused(*unit, parts);
-        break;
-      default:
-        break;
-    }
-  }
-  for (const auto& [id, at] : parked)
-    link->OnParked(*link->FindPull(id), *at, parts);
-  link->OnPullReplyEnd(parts);
-  links_.SetWakeup(*link);
-}
-
-bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
-                            const wire::PullAnswer& answer,
-                            absl::Span<const Payload> frames,
-                            uint64_t view_number, const ClientParts& parts) {
-  const int32_t shard = answer.shard();
-  if (!unit.Wants(shard)) return true;
-  if (view_number < view().RangeSince(ShardId{shard})) {
-    // It was answered before the shard was split in two.
-    link.OnPullRefused(unit, parts);
-    return true;
-  }
-  absl::StatusOr<ShardValue> value =
-      ValueOf(answer, frames, *unit.asked, routes_, link.to());
-  if (!value.ok()) {
-    parts.effects.failure = value.status();
-    return false;
-  }
-  // It cannot have been parked for longer than it was under way.
-  if (const int64_t parked = ValuesIn(answer).parked_micros(); parked > 0) {
-    value->parked.until = parts.now;
-    value->parked.from =
-        std::max(unit.sent, parts.now - absl::Microseconds(parked));
-  }
-  // A shard answers the pull of a worker that is at own_clock when it has the
-  // gradients of earlier clocks, though the replies to these may be lost.
-  // Nearly always it has answered the push first.
-  if (unit.asked->has_step() && !sequences_.AllAccepted(shard)) {
-    OnAccepted(link.to(), shard,
-               link.pushes().LastBefore(shard, unit.asked->step().own_clock()),
-               parts);
-  }
-  link.OnValues(unit, shard, parts);
-  pulls_.Bring(unit.pull_id, shard, *std::move(value), &parts.effects);
-  return true;
+  links_.PullAll(like, Parts(now, effects));
+  return like.pull_id;
 }
 
 // ---- Both -----------------------------------------------------------------
 
-void ClientCore::OnProbeReply(Owner from, const wire::ProbeReply& reply,
-                              const ClientParts& parts) {
-  FollowRefusals(reply.answer(), parts);
-  std::set<int32_t> answered;
-  for (const wire::ProbeAnswer& answer : reply.answer()) {
-    const int32_t shard = answer.shard();
-    if (!view().HasShard(shard)) continue;
-    if (answer.refusal().has_fenced()) {
-      parts.effects.fenced = true;
-      return;
-    }
-    if (answer.what_case() != wire::ProbeAnswer::kAcceptedSeq) continue;
-    OnAccepted(from, shard, answer.accepted_seq(), parts);
-    answered.insert(shard);
-  }
-  ClientLink* const link = links_.Find(from);
-  if (link == nullptr) return;
-  link->OnProbeReply(reply.request_id(), answered, parts);
-  links_.SetWakeup(*link);
-}
-
 void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
                            Effects* effects) {
-  // Of an earlier job on the same ports.
+  // The message is of an earlier job on the same ports.
   if (options_.run != 0 && message.header.run() != 0 &&
       message.header.run() != options_.run) {
     return;
   }
   const ClientParts parts = Parts(now, effects);
+  const ClientReplies replies{.from = from,
+                              .routes = routes_,
+                              .sequences = sequences_,
+                              .pulls = pulls_,
+                              .links = links_,
+                              .parts = parts};
   switch (message.header.body_case()) {
     case wire::Header::kPushReply:
-      return OnPushReply(from, message.header.push_reply(), parts);
+      return replies.OnPushReply(message.header.push_reply());
     case wire::Header::kPullReply:
-      return OnPullReply(from, message, parts);
+      return replies.OnPullReply(message);
     case wire::Header::kProbeReply:
-      return OnProbeReply(from, message.header.probe_reply(), parts);
+      return replies.OnProbeReply(message.header.probe_reply());
     case wire::Header::kErrorReply:
       effects->failure = absl::InternalError(absl::StrCat(
           routes_.NameOf(from), ": ", message.header.error_reply().error()));

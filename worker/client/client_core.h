@@ -59,6 +59,7 @@ class ClientCore {
 
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
+  ClientCore(const ClientCore&) = delete;  // Its parts know each other.
 
   // A newer view. What is not answered yet goes to the owners in it, split as
   // the shards are in it.
@@ -88,9 +89,9 @@ class ClientCore {
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
   // The same, for the trained model: of no table are the values rounded.
   uint64_t PullModel(Clock clock, absl::Time now, Effects* effects);
-  // The same as Pull(clock, clock) with the clock after the one to be pushed,
-  // of which no table is pushed so far; but each shard is asked for right
-  // behind its gradient.
+  // Asks as Pull(clock, clock) does, where `clock` is after the one that is to
+  // be pushed, of which no table is pushed so far; but each shard is asked for
+  // right behind its gradient.
   uint64_t PullBehindPushes();
   // Whether PullBehindPushes() may be called.
   bool BetweenClocks() const { return push_clock_.BetweenClocks(); }
@@ -144,11 +145,11 @@ class ClientCore {
     return slackline::WaitingFor(links_, routes_, now);
   }
 
-  // How much it keeps, to be compared with what was asked of it.
+  // For tests: how much it keeps, to be compared with what was asked of it.
   struct Sizes {
     size_t links = 0;
     size_t pulls = 0;          // Pull(), JoinPull() and PullState().
-    size_t pull_messages = 0;  // Of those.
+    size_t pull_messages = 0;  // Those pulls are in so many messages.
     size_t push_messages = 0;
   };
   Sizes sizes() const;
@@ -181,28 +182,6 @@ class ClientCore {
   void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
   // The table is pushed for the present clock, which may be the clock's end.
   void EndTable(TableId table, const ClientParts& parts);
-  // Learns what all refusals of a reply say of moves; moves what waits.
-  template <typename Answers>
-  void FollowRefusals(const Answers& answers, const ClientParts& parts);
-  // Ends the work of the core for good if the refusal says so; else false.
-  bool EndsHere(Owner from, int32_t shard, const char* what,
-                const wire::Refusal& refusal, Effects* effects) const;
-  // The pushes to the shard up to `seq` are accepted. Whoever calls it drops
-  // them from the link to `from`.
-  void OnAccepted(Owner from, int32_t shard, uint64_t seq,
-                  const ClientParts& parts);
-  void OnPushReply(Owner from, const wire::PushReply& reply,
-                   const ClientParts& parts);
-  void OnPullReply(Owner from, const Message& message,
-                   const ClientParts& parts);
-  // The values of a shard have come, if the unit wants them. False if they make
-  // no sense.
-  bool TakeValues(ClientLink& link, PullUnit& unit,
-                  const wire::PullAnswer& answer,
-                  absl::Span<const Payload> frames, uint64_t view_number,
-                  const ClientParts& parts);
-  void OnProbeReply(Owner from, const wire::ProbeReply& reply,
-                    const ClientParts& parts);
 
   const Options options_;
   Routes routes_;

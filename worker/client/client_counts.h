@@ -25,12 +25,12 @@ class ClientCounts {
     absl::Duration time;
   };
 
-  // Of pushes, in payload bytes. They begin to wait for their turn.
+  // Pushes of so many payload bytes begin to wait for their turn.
   void Pushed(size_t bytes) { unacknowledged_bytes_ += bytes; }
   // Pushes that wait take so many bytes more, because their shard was split in
   // two where their code cannot be split.
   void Grown(size_t bytes) { unacknowledged_bytes_ += bytes; }
-  // The same, of pushes that are in flight.
+  // Pushes that are in flight take so many bytes more, for that reason.
   void GrownInFlight(size_t bytes) {
     Grown(bytes);
     bytes_pushed_ += bytes;
@@ -66,7 +66,7 @@ class ClientCounts {
     });
   }
 
-  // Of pulls.
+  // A pull was answered with so many bytes.
   void Pulled(size_t bytes) { bytes_pulled_ += bytes; }
   void AskedAgain() { ++retries_; }
   // What looked like so many retries was a question to a pull that is parked.

@@ -15,7 +15,7 @@ ClientLink::ClientLink(Owner to, bool by_socket, const ClientOptions& options)
                                                  options.socket_message_bytes)
                                       : options.message_bytes,
                      .time = options.socket_message_time}),
-      pushes_(to),
+      pushes_(to, options),
       pulls_(to) {}
 
 absl::Time ClientLink::NextWakeup() const {
@@ -25,7 +25,7 @@ absl::Time ClientLink::NextWakeup() const {
 
 void ClientLink::Pump(const ClientParts& parts) {
   pushes_.Repair(/*trial=*/false, parts);
-  while (std::optional<PushUnit> unit = pushes_.TakeNext(parts.options)) {
+  while (std::optional<PushUnit> unit = pushes_.TakeNext()) {
     pulls_.QueueBehind(&*unit, parts);
     pushes_.SendFirst(*std::move(unit), parts);
     pulls_.SendWhatFits(round_trip_, parts);

@@ -71,8 +71,8 @@ class ClientLink {
   absl::Time NextWakeup() const;
 
   // What waits from now on. Pump() sends it.
-  void Add(PushEntry entry, TableId table, const ClientOptions& options) {
-    pushes_.Add(std::move(entry), table, message_size_.bytes(), options);
+  void Add(PushEntry entry, TableId table) {
+    pushes_.Add(std::move(entry), table, message_size_.bytes());
   }
   bool EndClock() { return pushes_.EndClock(); }
   void Queue(PullUnit unit) { pulls_.Queue(std::move(unit)); }

@@ -1,22 +1,21 @@
 #include "worker/client/client_links.h"
 
+#include "worker/client/shard_tensors.h"
+
 namespace slackline {
 
-ClientLinks::Entry& ClientLinks::EntryTo(Owner owner,
-                                         const ClientOptions& options,
-                                         const Routes& routes) {
+ClientLinks::Entry& ClientLinks::EntryTo(Owner owner) {
   const auto known = links_.find(owner);
   if (known != links_.end()) return known->second;
-  const bool by_socket =
-      options.by_socket != nullptr && options.by_socket(routes.view(), owner);
+  const bool by_socket = options_.by_socket != nullptr &&
+                         options_.by_socket(routes_.view(), owner);
   return links_
-      .emplace(owner, Entry{.link = ClientLink(owner, by_socket, options)})
+      .emplace(owner, Entry{.link = ClientLink(owner, by_socket, options_)})
       .first->second;
 }
 
-ClientLink& ClientLinks::Touch(Owner owner, const ClientOptions& options,
-                               const Routes& routes) {
-  Entry& entry = EntryTo(owner, options, routes);
+ClientLink& ClientLinks::Touch(Owner owner) {
+  Entry& entry = EntryTo(owner);
   Touch(entry);
   return entry.link;
 }
@@ -68,6 +67,28 @@ void ClientLinks::EndClock(const ClientParts& parts) {
   PumpTouched(parts);
 }
 
+void ClientLinks::PullAll(const PullUnit& like, const ClientParts& parts) {
+  std::map<Owner, PullUnit> open;  // The messages that are being filled.
+  const auto close = [&](Owner owner, PullUnit& unit) {
+    if (unit.shards.empty()) return;
+    unit.id = parts.numbers.Next();
+    Touch(owner).Queue(std::exchange(unit, like.Sibling()));
+  };
+  const View& view = routes_.view();
+  for (int32_t shard = 0; shard < view.shard_count(); ++shard) {
+    const Owner owner = routes_.OwnerOf(shard);
+    PullUnit& unit = open.try_emplace(owner, like).first->second;
+    unit.shards.push_back(shard);
+    unit.bytes += AnswerBytes(view, shard, *like.asked);
+    if (unit.bytes >= EntryTo(owner).link.message_bytes() ||
+        unit.shards.size() >= options_.message_entries) {
+      close(owner, unit);
+    }
+  }
+  for (auto& [owner, unit] : open) close(owner, unit);
+  PumpTouched(parts);
+}
+
 void ClientLinks::ForgetPull(uint64_t pull_id, const ClientParts& parts) {
   for (auto& [owner, entry] : links_) {
     entry.link.ForgetPull(pull_id);
@@ -89,9 +110,8 @@ void ClientLinks::Reroute(const ClientParts& parts) {
     Touch(entry);
     entry.link.TakeStrays(parts, &strays);
   }
-  for (auto& [owner, of_owner] : strays) {
-    Touch(owner, parts.options, parts.routes).AddStrays(std::move(of_owner));
-  }
+  for (auto& [owner, of_owner] : strays)
+    Touch(owner).AddStrays(std::move(of_owner));
   PumpTouched(parts);
 }
 
@@ -99,10 +119,10 @@ void ClientLinks::Split(const ShardSplit& split, ClientCounts& counts) {
   for (auto& [owner, entry] : links_) entry.link.Split(split, counts);
 }
 
-void ClientLinks::ForgetServersGone(const Routes& routes) {
+void ClientLinks::ForgetServersGone() {
   std::erase_if(links_, [&](const auto& item) {
     const auto& [owner, entry] = item;
-    if (!entry.link.idle() || routes.Has(owner)) return false;
+    if (!entry.link.idle() || routes_.Has(owner)) return false;
     wakeups_.erase({entry.wakeup, owner});
     return true;
   });

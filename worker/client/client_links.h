@@ -28,15 +28,13 @@ namespace slackline {
 
 class ClientLinks {
  public:
+  // Both outlive this.
+  ClientLinks(const ClientOptions& options, const Routes& routes)
+      : options_(options), routes_(routes) {}
+
   // The link to the shard thread, which is made if there is none. Valid until
-  // ForgetServersGone().
-  ClientLink& To(Owner owner, const ClientOptions& options,
-                 const Routes& routes) {
-    return EntryTo(owner, options, routes).link;
-  }
-  // The same, and PumpTouched() will pump it.
-  ClientLink& Touch(Owner owner, const ClientOptions& options,
-                    const Routes& routes);
+  // ForgetServersGone(). PumpTouched() will pump it.
+  ClientLink& Touch(Owner owner);
   // nullptr if there is none. Whoever changes it without Touch() calls
   // SetWakeup().
   ClientLink* Find(Owner owner);
@@ -44,7 +42,7 @@ class ClientLinks {
   void PumpTouched(const ClientParts& parts);
   // Keeps NextWakeup() up to date. The link is one of these.
   void SetWakeup(const ClientLink& link);
-  // Of all links. InfiniteFuture if nothing waits.
+  // The next wakeup of a link. InfiniteFuture if nothing waits.
   absl::Time NextWakeup() const {
     return wakeups_.empty() ? absl::InfiniteFuture() : wakeups_.begin()->first;
   }
@@ -53,6 +51,8 @@ class ClientLinks {
   void OnTick(const ClientParts& parts);
   // A clock ends with what was added anywhere: it may go now, and goes.
   void EndClock(const ClientParts& parts);
+  // Asks all shards of the view for what `like` asks for.
+  void PullAll(const PullUnit& like, const ClientParts& parts);
   // Nobody waits for this pull any more. What waits behind it goes.
   void ForgetPull(uint64_t pull_id, const ClientParts& parts);
   // What servers have refused under an older view, they may accept now.
@@ -62,7 +62,7 @@ class ClientLinks {
   void Reroute(const ClientParts& parts);
   void Split(const ShardSplit& split, ClientCounts& counts);
   // Forgets idle links to shard threads that the view does not have.
-  void ForgetServersGone(const Routes& routes);
+  void ForgetServersGone();
 
   size_t size() const { return links_.size(); }
   // Calls `look` with each link, in the order of their owners.
@@ -79,14 +79,15 @@ class ClientLinks {
   };
   using Links = std::map<Owner, Entry>;
 
-  Entry& EntryTo(Owner owner, const ClientOptions& options,
-                 const Routes& routes);
+  Entry& EntryTo(Owner owner);
   void Touch(Entry& entry) {
     if (std::exchange(entry.touched, true)) return;
     touched_.push_back(&entry);
   }
   void SetWakeup(Entry& entry);
 
+  const ClientOptions& options_;
+  const Routes& routes_;
   Links links_;
   std::vector<Entry*> touched_;                     // To be pumped, each once.
   std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.

@@ -10,7 +10,8 @@
 // | ClientCounts | what was counted |
 //
 // Beside these the core has a PushClock, which tables of a clock are pushed,
-// and ClientLinks, what is under way to each shard thread.
+// ClientLinks, what is under way to each shard thread, and, for each message
+// that comes, ClientReplies, what it does to all of these.
 //
 // Thread-compatible.
 #pragma once

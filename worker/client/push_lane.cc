@@ -9,8 +9,7 @@ namespace slackline {
 
 // ---- What waits -----------------------------------------------------------
 
-void PushLane::Add(PushEntry entry, TableId table, size_t full_bytes,
-                   const ClientOptions& options) {
+void PushLane::Add(PushEntry entry, TableId table, size_t full_bytes) {
   if (!open_.entries.empty() && !queued_.empty() &&
       entry.kind == PushEntry::Kind::kGradient) {
     // What would overtake does not join what does not.
@@ -22,7 +21,7 @@ void PushLane::Add(PushEntry entry, TableId table, size_t full_bytes,
     }
   }
   open_.Add(std::move(entry), table);
-  if (IsFull(open_, full_bytes, options)) CloseOpen();
+  if (IsFull(open_, full_bytes)) CloseOpen();
 }
 
 bool PushLane::EndClock() {
@@ -44,17 +43,17 @@ void PushLane::CloseOpen() {
   open_may_go_ = false;
 }
 
-std::optional<PushUnit> PushLane::TakeNext(const ClientOptions& options) {
+std::optional<PushUnit> PushLane::TakeNext() {
   // What comes later would have to be waited for.
-  if (IsFull(open_, options.message_bytes, options)) CloseOpen();
+  if (IsFull(open_, options_.message_bytes)) CloseOpen();
   if (!queued_.empty()) {
-    if (!FitsWindow(queued_.front(), options)) return std::nullopt;
+    if (!FitsWindow(queued_.front())) return std::nullopt;
     PushUnit unit = std::move(queued_.front());
     queued_.pop_front();
     return unit;
   }
-  if (!open_may_go_ || small_in_flight_ >= options.small_messages_max ||
-      !FitsWindow(open_, options)) {
+  if (!open_may_go_ || small_in_flight_ >= options_.small_messages_max ||
+      !FitsWindow(open_)) {
     return std::nullopt;
   }
   open_may_go_ = false;
@@ -245,7 +244,8 @@ void PushLane::AddShardsInDoubt(size_t max, const PushSequences& sequences,
 uint64_t PushLane::LastBefore(int32_t shard, Clock clock) const {
   uint64_t last = 0;
   for (const PushUnit& unit : in_flight_) {
-    // In the order of their clocks, and nearly always of this one.
+    // Units are nearly always in the order of their clocks. One that came from
+    // another link may stand behind a later one: its own answer accepts it.
     if (unit.entries.front().clock >= clock) break;
     for (const PushEntry& entry : unit.entries) {
       if (entry.shard == shard && entry.clock < clock &&

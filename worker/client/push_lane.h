@@ -56,21 +56,21 @@ namespace slackline {
 
 class PushLane {
  public:
-  explicit PushLane(Owner to) : to_(to) {}
+  PushLane(Owner to, const ClientOptions& options)
+      : to_(to), options_(options) {}
 
   // ---- What waits
 
   // The entry has its number, and is of this table. A message is full with so
   // many bytes.
-  void Add(PushEntry entry, TableId table, size_t full_bytes,
-           const ClientOptions& options);
+  void Add(PushEntry entry, TableId table, size_t full_bytes);
   // A clock ends with what was added. True if more may go now than before.
   bool EndClock();
   // Goes behind what is queued.
   void Queue(PushUnit unit) { queued_.push_back(std::move(unit)); }
   // The next unit that may go now, which goes to SendFirst(); it leaves its
   // place. nullopt: none.
-  std::optional<PushUnit> TakeNext(const ClientOptions& options);
+  std::optional<PushUnit> TakeNext();
 
   // ---- What is in flight
 
@@ -146,16 +146,15 @@ class PushLane {
   absl::Time heard() const { return heard_; }
 
  private:
-  static bool IsFull(const PushUnit& unit, size_t bytes,
-                     const ClientOptions& options) {
+  bool IsFull(const PushUnit& unit, size_t bytes) const {
     return unit.bytes >= bytes ||
-           unit.entries.size() >= options.message_entries;
+           unit.entries.size() >= options_.message_entries;
   }
-  bool FitsWindow(const PushUnit& unit, const ClientOptions& options) const {
+  bool FitsWindow(const PushUnit& unit) const {
     return in_flight_.empty() ||
-           bytes_in_flight_ + unit.bytes <= options.window_bytes;
+           bytes_in_flight_ + unit.bytes <= options_.window_bytes;
   }
-  // Of the unit whose last transmission this was, or nullptr.
+  // The unit whose last transmission this was, or nullptr.
   PushUnit* Find(uint64_t request_id);
   // Queues what is open, before queued units that it overtakes.
   void CloseOpen();
@@ -164,6 +163,7 @@ class PushLane {
   size_t Send(PushUnit& unit, const ClientParts& parts);
 
   const Owner to_;
+  const ClientOptions& options_;
   PushUnit open_;
   bool open_may_go_ = false;  // A clock ends in it.
   std::deque<PushUnit> queued_;
@@ -173,8 +173,9 @@ class PushLane {
   absl::Time heard_;
   absl::Time doubt_at_ = absl::InfiniteFuture();  // A probe is due.
   int doubts_ = 0;  // Probes since the last progress that found nothing.
-  absl::Time trial_at_ = absl::InfiniteFuture();  // Of the first refused push.
-  int trials_ = 0;                                // Refused in a row.
+  absl::Time trial_at_ =
+      absl::InfiniteFuture();  // The first refused push goes again.
+  int trials_ = 0;             // Refused in a row.
 };
 
 }  // namespace slackline

@@ -28,13 +28,13 @@ struct PushEntry {
   int32_t shard = 0;
   uint64_t seq = 0;
   Clock clock = 0;
-  Version version = 0;         // As in wire::Push; an advance has none.
+  Version version = 0;         // A gradient's base, or what is installed.
   StepOptions options = {};    // A gradient's.
   GradientCode code = {};      // How a gradient is in `values`,
   size_t elements = 0;         // and how many elements it has.
   Payload values;              // The gradient, or what is installed.
   std::vector<Payload> slots;  // What is installed.
-  uint64_t hash = 0;           // Of what is installed; see StateHash().
+  uint64_t hash = 0;           // What is installed has this StateHash().
   // The pull that asks for the shard behind the first transmission of this; 0
   // if none does.
   uint64_t then_pull = 0;
