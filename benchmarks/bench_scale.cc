@@ -169,9 +169,9 @@ class Workers {
 
   absl::Status Perform(Worker& worker, ClientCore::Effects& effects) {
     SL_RETURN_IF_ERROR(effects.failure);
-    for (const ClientCore::Send& send : effects.sends)
+    for (const ClientSend& send : effects.sends)
       SL_RETURN_IF_ERROR(worker.channel->Send(send.message));
-    for (const ClientCore::PullResult& pulled : effects.pulled) {
+    for (const PullResult& pulled : effects.pulled) {
       newest_ = std::max(newest_, pulled.shards.front().version);
       worker.pulling = false;
     }

@@ -156,7 +156,7 @@ class SlacklineStream : public Stream {
 
   absl::Status Perform(ClientCore::Effects* effects) {
     SL_RETURN_IF_ERROR(effects->failure);
-    for (const ClientCore::Send& send : effects->sends)
+    for (const ClientSend& send : effects->sends)
       SL_RETURN_IF_ERROR(channel_->Send(send.message));
     *effects = {};
     return absl::OkStatus();

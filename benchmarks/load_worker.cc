@@ -181,7 +181,7 @@ absl::StatusOr<int64_t> LoadCluster::CountWrong() {
   const float expected =
       -static_cast<float>(pushes) / static_cast<float>(workers_.size());
   int64_t wrong = 0;
-  for (const ClientCore::ShardValue& shard : model->shards) {
+  for (const ShardValue& shard : model->shards) {
     for (size_t at = 0; at < shard.values.size(); at += sizeof(float)) {
       float value = 0;
       std::memcpy(&value, shard.values.data() + at, sizeof(value));

@@ -68,7 +68,7 @@ class World {
         self_ = {PeerId::Kind::kWorker, 0, self->incarnation()};
       }
     }
-    for (const ClientCore::Send& send : effects.to_shards) {
+    for (const ClientSend& send : effects.to_shards) {
       if (send.to.server != 0 || send.to.thread >= kThreads) continue;
       ShardCore& thread = *threads_[static_cast<size_t>(send.to.thread)];
       ShardCore::Effects answers;

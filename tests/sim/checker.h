@@ -96,15 +96,14 @@ class Checker {
   void OnStart(Rank rank, Incarnation incarnation, Clock clock) {
     views_.OnStart({rank, incarnation}, clock);
   }
-  void OnPulled(Rank rank, Incarnation incarnation,
-                const ClientCore::PullResult& result) {
+  void OnPulled(Rank rank, Incarnation incarnation, const PullResult& result) {
     pulls_.OnPulled(rank, incarnation, result);
   }
   void OnParameters(Rank rank, Incarnation incarnation, Clock clock,
-                    const ClientCore::TableValues& values) {
+                    const TableValues& values) {
     pushes_.OnParameters(rank, incarnation, clock, values);
   }
-  void OnFinalPull(const ClientCore::PullResult& result) {
+  void OnFinalPull(const PullResult& result) {
     final_model_.OnFinalPull(result);
   }
   void OnFinalReplica(Rank rank, Incarnation incarnation,

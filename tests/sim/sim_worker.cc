@@ -214,7 +214,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     context_->network.Send(control_peer_, coordinator_, std::move(message));
     if (!alive()) return;  // Somebody watches what leaves, and acts.
   }
-  for (ClientCore::Send& send : effects->to_shards) {
+  for (ClientSend& send : effects->to_shards) {
     context_->checker.OnSent(rank_, incarnation(), send.message);
     if (send.message.header.has_pull_request()) last_pull_ = send;
     context_->network.Send(data_peer_,
@@ -234,7 +234,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     }
     actions_.Add(std::move(action));
   }
-  for (const ClientCore::TableValues& values : effects->tables) Take(values);
+  for (const TableValues& values : effects->tables) Take(values);
   if (effects->state != nullptr) OnState(effects->state);
   for (const MemberCore::CallResult& answer : effects->answers) {
     if (answer.call_id == gather_ && gather_ != 0) OnGathered(answer);
@@ -288,7 +288,7 @@ void SimWorker::CheckEnd() {
                    control_peer_.index, " was at work after its last step"));
 }
 
-void SimWorker::Take(const ClientCore::TableValues& values) {
+void SimWorker::Take(const TableValues& values) {
   if (plant_ != Plant::kComputeAtOnce || held_.empty()) {
     context_->checker.OnParameters(rank_, incarnation(), core_.clock(), values);
   }
@@ -479,7 +479,7 @@ void SimWorker::AskState() {
 
 void SimWorker::OnState(const WorkerCore::Parameters& state) {
   std::vector<Version> versions;
-  for (const ClientCore::ShardValue& shard : state->shards)
+  for (const ShardValue& shard : state->shards)
     versions.push_back(shard.version);
   told_ = {core_.clock(), std::move(versions)};
   // The trainer is another thread.
@@ -728,7 +728,7 @@ void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
     std::vector<ShardState> shards;
     for (int32_t id = 0; id < view.shard_count(); ++id) {
       const ShardRange& range = view.shard(ShardId{id});
-      ClientCore::ShardValue value = state.CopyOut(view, ShardId{id});
+      ShardValue value = state.CopyOut(view, ShardId{id});
       shards.push_back({.table = view.table(range.table).name(),
                         .region = range.region,
                         .version = value.version,

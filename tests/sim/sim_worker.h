@@ -168,7 +168,7 @@ class SimWorker {
   std::vector<SimReplica::Tensor> Gradients() const;
   void PullBeyondTheFence();
   // Parameters of the step that begins, or has begun.
-  void Take(const ClientCore::TableValues& values);
+  void Take(const TableValues& values);
 
   SimContext* const context_;
   SimMachine* const machine_;
@@ -219,7 +219,7 @@ class SimWorker {
   bool reducing_ = false;
   bool group_aborted_ = false;
   Counts counts_;  // Those that the core does not have.
-  std::optional<ClientCore::Send> last_pull_;
+  std::optional<ClientSend> last_pull_;
   ProcessEnd end_;
   Alarm alarm_;
   Lifetime lifetime_;

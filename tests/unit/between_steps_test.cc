@@ -234,7 +234,7 @@ TEST(ChangeTimesTest, AChangeLastsFromStandingStillToTheNextStep) {
 }
 
 TEST(StepTablesTest, AStepThatBeginsWithAllParametersMissesNone) {
-  ClientCore::PullResult pulled;
+  PullResult pulled;
   pulled.shards.resize(2);
   pulled.shards[1].version = 5;
   StepTables tables;
@@ -256,7 +256,7 @@ TEST(StepTablesTest, TablesComeOneAfterTheOther) {
   StepTables tables;
   tables.BeginWithout(*view);
   EXPECT_THAT(tables.Missing(), ElementsAre(TableId{0}, TableId{1}));
-  ClientCore::TableValues values;
+  TableValues values;
   values.table = TableId{1};
   values.pieces.push_back({.shard = ShardId{1}, .version = 9, .values = {}});
   tables.Take(values);

@@ -49,7 +49,7 @@ ClientCore::Effects ClientCoreTest::Reply(Owner from, int32_t shard,
   return Receive(from, message);
 }
 
-ClientCore::Effects ClientCoreTest::ReplyToProbe(const ClientCore::Send& send) {
+ClientCore::Effects ClientCoreTest::ReplyToProbe(const ClientSend& send) {
   const wire::ProbeRequest& probe = send.message.header.probe_request();
   Message message;
   wire::ProbeReply& reply = *message.header.mutable_probe_reply();
@@ -65,12 +65,12 @@ ClientCore::Effects ClientCoreTest::ReplyToProbe(const ClientCore::Send& send) {
 ClientCore::Effects ClientCoreTest::Tick() {
   ClientCore::Effects woken = Wake();
   ClientCore::Effects all;
-  for (ClientCore::Send& send : woken.sends) {
+  for (ClientSend& send : woken.sends) {
     if (!IsProbe(send)) {
       all.sends.push_back(std::move(send));
       continue;
     }
-    for (ClientCore::Send& more : ReplyToProbe(send).sends)
+    for (ClientSend& more : ReplyToProbe(send).sends)
       all.sends.push_back(std::move(more));
   }
   return all;
@@ -79,7 +79,7 @@ ClientCore::Effects ClientCoreTest::Tick() {
 std::vector<int32_t> ClientCoreTest::ShardsOf(
     const ClientCore::Effects& effects) {
   std::vector<int32_t> shards;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     const wire::Header& header = send.message.header;
     const std::vector<int32_t> sent =
         header.has_push_request()
@@ -90,7 +90,7 @@ std::vector<int32_t> ClientCoreTest::ShardsOf(
   return shards;
 }
 
-Message ClientCoreTest::AnswerTo(const ClientCore::Send& send,
+Message ClientCoreTest::AnswerTo(const ClientSend& send,
                                  const std::vector<int32_t>& shards,
                                  Version version) {
   Message message;
@@ -129,7 +129,7 @@ ClientCore::Effects ClientMoveTest::PushNumbers(Clock clock, int table) {
 std::vector<std::string> ClientMoveTest::Sent(
     const ClientCore::Effects& effects) {
   std::vector<std::string> lines;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     const wire::Header& header = send.message.header;
     const std::string to =
         absl::StrCat(send.to.server, ".", send.to.thread, ":");
@@ -154,7 +154,7 @@ std::vector<std::string> ClientMoveTest::Sent(
 void ClientMoveTest::AcknowledgeAll(ClientCore::Effects effects) {
   while (!effects.sends.empty()) {
     ClientCore::Effects next;
-    for (const ClientCore::Send& send : effects.sends) {
+    for (const ClientSend& send : effects.sends) {
       Message message;
       wire::PushReply& reply = *message.header.mutable_push_reply();
       if (!send.message.header.has_push_request()) continue;

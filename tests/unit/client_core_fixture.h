@@ -57,7 +57,7 @@ class ClientCoreTest : public ::testing::Test {
     return Take();
   }
   ClientCore::Effects Take() {
-    for (const ClientCore::Send& send : effects_.sends) {
+    for (const ClientSend& send : effects_.sends) {
       const wire::PushRequest& push = send.message.header.push_request();
       for (const wire::Push& fact : push.push())
         sent_as_[{send.to, fact.shard()}] = push.request_id();
@@ -73,8 +73,8 @@ class ClientCoreTest : public ::testing::Test {
                             Outcome outcome = Outcome::kOk,
                             const std::string& error = "");
   // As a shard thread that has accepted what Reply() has acknowledged.
-  ClientCore::Effects ReplyToProbe(const ClientCore::Send& send);
-  static bool IsProbe(const ClientCore::Send& send) {
+  ClientCore::Effects ReplyToProbe(const ClientSend& send);
+  static bool IsProbe(const ClientSend& send) {
     return send.message.header.has_probe_request();
   }
 
@@ -92,24 +92,24 @@ class ClientCoreTest : public ::testing::Test {
   static std::vector<int32_t> ShardsOf(const ClientCore::Effects& effects);
 
   // An answer with these shards of a pull that was sent.
-  static Message AnswerTo(const ClientCore::Send& send,
+  static Message AnswerTo(const ClientSend& send,
                           const std::vector<int32_t>& shards,
                           Version version = 3);
-  static wire::PullAnswer& AddAnswer(const ClientCore::Send& send,
-                                     int32_t shard, Message* message) {
+  static wire::PullAnswer& AddAnswer(const ClientSend& send, int32_t shard,
+                                     Message* message) {
     wire::PullAnswer& answer =
         *message->header.mutable_pull_reply()->add_answer();
     answer.set_pull(send.message.header.pull_request().pull(0).id());
     answer.set_shard(shard);
     return answer;
   }
-  static Message Refuse(const ClientCore::Send& send, int32_t shard,
+  static Message Refuse(const ClientSend& send, int32_t shard,
                         Outcome outcome) {
     Message message;
     *AddAnswer(send, shard, &message).mutable_refusal() = RefusalOf(outcome);
     return message;
   }
-  static Message Parked(const ClientCore::Send& send, int32_t shard, int rank,
+  static Message Parked(const ClientSend& send, int32_t shard, int rank,
                         Clock clock = 0) {
     Message message;
     wire::PullAnswer& answer = AddAnswer(send, shard, &message);

@@ -53,7 +53,7 @@ TEST_F(ClientMoveTest, AMessageOfWhichEverythingWentElsewhereIsNotRepeated) {
   for (const int table : {0, 1}) PushNumbers(0, table);
   for (const int32_t shard : {2, 6}) Moved(kThread0, shard, kElsewhere, 5);
   const ClientCore::Effects again = Tick();
-  for (const ClientCore::Send& send : again.sends)
+  for (const ClientSend& send : again.sends)
     EXPECT_GT(send.message.header.push_request().push_size(), 0);
   Moved(kThread0, 0, kElsewhere, 5);
   Moved(kThread0, 4, kElsewhere, 5);
@@ -263,13 +263,13 @@ TEST_F(ClientMoveTest, NothingIsKeptOfServersThatAreGone) {
   Own(2, kElsewhere);
   Show();
   AcknowledgeAll(PushNumbers(0, 0));
-  EXPECT_EQ(client_->links(), 3u);
+  EXPECT_EQ(client_->sizes().links, 3u);
   Own(2, kThread0);
   view_.mutable_server()->RemoveLast();
   Show();
-  EXPECT_EQ(client_->links(), 2u);
+  EXPECT_EQ(client_->sizes().links, 2u);
   for (int i = 0; i < 100; ++i) Reply({i, 7}, 0, 0);
-  EXPECT_EQ(client_->links(), 2u) << "answers make no links";
+  EXPECT_EQ(client_->sizes().links, 2u) << "answers make no links";
 }
 
 // ---- Splits -----------------------------------------------------------------
@@ -319,7 +319,7 @@ TEST_F(ClientMoveTest, APartIsComputedFromTheVersionOfTheWhole) {
   versions_[0] = 7;
   const ClientCore::Effects sent = PushNumbers(0, 0);
   int parts = 0;
-  for (const ClientCore::Send& send : sent.sends) {
+  for (const ClientSend& send : sent.sends) {
     const wire::Push& push = send.message.header.push_request().push(0);
     const bool part = push.shard() == 0 || push.shard() >= kShards;
     EXPECT_EQ(push.gradient(), part ? 7u : 5u) << push.shard();
@@ -332,7 +332,7 @@ TEST_F(ClientMoveTest, APartMayHaveAVersionOfItsOwn) {
   Split(0, 1);
   Show();
   versions_.push_back(9);
-  for (const ClientCore::Send& send : PushNumbers(0, 0).sends) {
+  for (const ClientSend& send : PushNumbers(0, 0).sends) {
     const wire::Push& push = send.message.header.push_request().push(0);
     EXPECT_EQ(push.gradient(), push.shard() == 8 ? 9u : 5u);
   }
@@ -342,7 +342,7 @@ TEST_F(ClientMoveTest, APartMayHaveAVersionOfItsOwn) {
 }
 
 TEST_F(ClientMoveTest, ADeclaredClockIsDeclaredForBothParts) {
-  ClientCore::PullResult joined;
+  PullResult joined;
   joined.shards.resize(kShards);
   joined.shards[1].shard_clock = 7;
   client_->StartAt(joined, now_, &effects_);
@@ -354,9 +354,9 @@ TEST_F(ClientMoveTest, ADeclaredClockIsDeclaredForBothParts) {
 }
 
 TEST_F(ClientMoveTest, APartOfAShardThatWasJoinedAsAWholeLagsAsItDoes) {
-  ClientCore::PullResult joined;
+  PullResult joined;
   joined.shards.resize(kShards);
-  for (ClientCore::ShardValue& value : joined.shards) value.shard_clock = 7;
+  for (ShardValue& value : joined.shards) value.shard_clock = 7;
   joined.shards[2].shard_clock = 6;
   Split(0, 1);
   Split(2, 10);
@@ -406,7 +406,7 @@ TEST_F(ClientMoveTest, BytesOfSplitShardsAreCountedOnceAndAllAcknowledged) {
 std::map<int32_t, std::vector<float>> GradientsIn(
     const ClientCore::Effects& effects) {
   std::map<int32_t, std::vector<float>> gradients;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     size_t next = 0;
     for (const wire::Push& push : send.message.header.push_request().push()) {
       const Payload& frame = send.message.payloads.at(next++);
@@ -465,7 +465,7 @@ TEST_F(ClientMoveTest, PartsOfAGradientInACodeAreWhatTheWholeHasThere) {
     for (; !unread.empty(); unread.pop_front()) {
       for (auto& [shard, floats] : GradientsIn(unread.front()))
         sent[shard] = std::move(floats);
-      for (const ClientCore::Send& send : unread.front().sends) {
+      for (const ClientSend& send : unread.front().sends) {
         for (const wire::Push& push : send.message.header.push_request().push())
           unread.push_back(Reply(send.to, push.shard(), push.seq()));
       }
@@ -535,7 +535,7 @@ TEST_F(ClientMoveTest, WhatWasAnsweredAsAWholeIsSplit) {
   const ClientCore::Effects done =
       Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
   ASSERT_THAT(done.pulled, SizeIs(1));
-  const std::vector<ClientCore::ShardValue>& shards = done.pulled[0].shards;
+  const std::vector<ShardValue>& shards = done.pulled[0].shards;
   ASSERT_THAT(shards, SizeIs(kShards + 2));
   EXPECT_THAT(Elements(shards[0].values), ElementsAre(20));
   EXPECT_THAT(Elements(shards[8].values), ElementsAre(21));
@@ -557,19 +557,19 @@ TEST_F(ClientMoveTest, APullBehindPushesIsOfThePartsWhereverItStands) {
   options_.window_bytes = 2 * kShardBytes;
   Restart();
   const uint64_t id = client_->PullBehindPushes();
-  std::deque<ClientCore::Send> asked;
+  std::deque<ClientSend> asked;
   int answered = 0;
-  std::optional<ClientCore::PullResult> pulled;
+  std::optional<PullResult> pulled;
   const auto take = [&](ClientCore::Effects effects) {
     EXPECT_TRUE(effects.failure.ok()) << effects.failure;
-    for (ClientCore::Send& send : effects.sends) {
+    for (ClientSend& send : effects.sends) {
       if (send.message.header.has_pull_request())
         asked.push_back(std::move(send));
     }
     if (!effects.pulled.empty()) pulled = std::move(effects.pulled.front());
   };
   // One shard, with its number in all elements.
-  const auto answer = [&](const ClientCore::Send& send, int32_t shard) {
+  const auto answer = [&](const ClientSend& send, int32_t shard) {
     Message message;
     message.header.set_view_number(view_.number());
     AddAnswer(send, shard, &message).mutable_values()->set_version(2);
@@ -595,7 +595,7 @@ TEST_F(ClientMoveTest, APullBehindPushesIsOfThePartsWhereverItStands) {
   take(Show());
   for (int round = 0; round < 100 && !pulled.has_value(); ++round) {
     while (!asked.empty()) {
-      const ClientCore::Send send = asked.front();
+      const ClientSend send = asked.front();
       asked.pop_front();
       for (const int32_t shard :
            slackline::ShardsOf(send.message.header.pull_request()))

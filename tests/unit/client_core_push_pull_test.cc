@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 TEST_F(ClientCoreTest, ATableIsSplitIntoItsShardsForTheirOwners) {
   const ClientCore::Effects effects = Push(0, 0);
   ASSERT_THAT(effects.sends, SizeIs(4));
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     const wire::PushRequest& push = send.message.header.push_request();
     ASSERT_EQ(push.push_size(), 1);
     EXPECT_EQ(send.to, (Owner{0, push.push(0).shard() % 2}));
@@ -56,13 +56,13 @@ TEST_F(ClientCoreTest, EachShardOfATableIsToldTheFactorOfItsGradient) {
                   .ok());
   const ClientCore::Effects effects = Push(0, 0);
   std::vector<std::pair<int32_t, double>> told;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     for (const wire::Push& push : send.message.header.push_request().push()) {
       if (push.has_options())
         told.push_back({push.shard(), push.options().rate_factor()});
     }
   }
-  for (const ClientCore::Send& send : Reply(kThread0, 4, 1).sends)
+  for (const ClientSend& send : Reply(kThread0, 4, 1).sends)
     EXPECT_FALSE(send.message.header.push_request().push(0).has_advance());
   EXPECT_THAT(told, ::testing::UnorderedElementsAre(
                         std::pair(4, 0.25), std::pair(5, 0.25),
@@ -77,7 +77,7 @@ TEST_F(ClientCoreTest, TheShardsOfATableThatIsSkippedLearnThatItsClockIsDone) {
   EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
   std::vector<std::pair<int32_t, Clock>> advanced;
   std::vector<int32_t> pushed;
-  for (const ClientCore::Send& send : Push(0, 0).sends) {
+  for (const ClientSend& send : Push(0, 0).sends) {
     for (const wire::Push& push : send.message.header.push_request().push()) {
       if (push.has_advance()) {
         advanced.push_back({push.shard(), push.clock()});
@@ -134,7 +134,7 @@ TEST_F(ClientCoreTest, ThroughAFastSocketTheShardsOfATableShareMessages) {
   acknowledge(clock++, absl::Microseconds(100));
   const ClientCore::Effects fast = Push(clock, 1);
   ASSERT_THAT(fast.sends, SizeIs(3));
-  for (const ClientCore::Send& send : fast.sends) {
+  for (const ClientSend& send : fast.sends) {
     EXPECT_EQ(send.message.header.push_request().push_size(),
               send.to == kThread0 ? 2 : 1)
         << "thread 1 is reached through memory";
@@ -281,7 +281,7 @@ TEST_F(ClientCoreTest, SmallPushesShareAMessageOnceSeveralAreUnanswered) {
   std::vector<uint64_t> requests;
   for (Clock clock = 0; clock < 6; ++clock) {
     Push(clock, 0);
-    for (const ClientCore::Send& send : Push(clock, 1).sends) {
+    for (const ClientSend& send : Push(clock, 1).sends) {
       if (send.to == kThread0)
         requests.push_back(send.message.header.push_request().request_id());
     }
@@ -349,7 +349,7 @@ TEST_F(ClientMoveTest, WhatWasRoundedComesAsFloats) {
   const Payload values = Numbers({1.0f / 3, -2, 1e9f, 0.1f});
   const Payload rounded =
       RoundParameters(wire::Encoding::BFLOAT16, values, memory);
-  const auto answer = [&](const ClientCore::Send& send,
+  const auto answer = [&](const ClientSend& send,
                           const std::vector<int32_t>& shards, bool exact) {
     EXPECT_EQ(send.message.header.pull_request().pull(0).step().exact(), exact);
     Message message = AnswerTo(send, shards);
@@ -404,8 +404,7 @@ TEST_F(ClientCoreTest, APullTellsWhenATableHasCome) {
   EXPECT_EQ(second.brought[0].table, TableId{1});
   EXPECT_FALSE(client_->BroughtBy(id, TableId{0}).has_value());
   EXPECT_FALSE(client_->BroughtBy(id + 1, TableId{1}).has_value());
-  const std::optional<ClientCore::TableValues> values =
-      client_->BroughtBy(id, TableId{1});
+  const std::optional<TableValues> values = client_->BroughtBy(id, TableId{1});
   ASSERT_TRUE(values.has_value());
   ASSERT_THAT(values->pieces, SizeIs(4));
   EXPECT_EQ(values->pieces[0].shard, ShardId{4});
@@ -449,7 +448,7 @@ TEST_F(ClientCoreTest, ARepeatedAnswerIsIgnored) {
   const ClientCore::Effects done =
       Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
   ASSERT_THAT(done.pulled, SizeIs(1));
-  for (const ClientCore::ShardValue& value : done.pulled[0].shards)
+  for (const ShardValue& value : done.pulled[0].shards)
     EXPECT_EQ(value.version, 3u);
   EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
 }
@@ -469,7 +468,7 @@ TEST_F(ClientCoreTest, TheWindowLimitsPullsAskedFor) {
 // "push 0, 2" and "pull 0, 2", in order.
 std::vector<std::string> Kinds(const ClientCore::Effects& effects) {
   std::vector<std::string> kinds;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     const wire::Header& header = send.message.header;
     kinds.push_back(
         header.has_push_request()
@@ -593,8 +592,8 @@ TEST_F(ClientCoreTest, AParkedPullAsksNowAndThenForWhomItWaits) {
                                 absl::Seconds(1)));
   EXPECT_EQ(client_->retries(), 0u);
   now_ += absl::Milliseconds(10);
-  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
-  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kWorkers);
+  const ClientWaiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientWaiting::Kind::kWorkers);
   EXPECT_EQ(waiting.rank, Rank{3});
   EXPECT_EQ(waiting.clock, 1);
   EXPECT_EQ(waiting.since_progress, absl::Milliseconds(10))
@@ -604,17 +603,15 @@ TEST_F(ClientCoreTest, AParkedPullAsksNowAndThenForWhomItWaits) {
 TEST_F(ClientCoreTest, AServerThatIsSilentForLongOutweighsAParkedPull) {
   options_.message_bytes = 4096;
   Restart();
-  EXPECT_EQ(client_->WaitingFor(now_).kind,
-            ClientCore::Waiting::Kind::kNothing);
+  EXPECT_EQ(client_->WaitingFor(now_).kind, ClientWaiting::Kind::kNothing);
   client_->Pull(1, 1, now_, &effects_);
   const ClientCore::Effects sent = Take();
   Receive(kThread0, Parked(sent.sends.at(0), 0, 3));
   now_ += absl::Milliseconds(400);
-  EXPECT_EQ(client_->WaitingFor(now_).kind,
-            ClientCore::Waiting::Kind::kWorkers);
+  EXPECT_EQ(client_->WaitingFor(now_).kind, ClientWaiting::Kind::kWorkers);
   now_ += absl::Milliseconds(1);
-  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
-  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  const ClientWaiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientWaiting::Kind::kServer);
   EXPECT_EQ(waiting.server, 0);
   EXPECT_EQ(waiting.clock, 1);
   EXPECT_EQ(waiting.since_progress, absl::Milliseconds(401));
@@ -625,8 +622,8 @@ TEST_F(ClientCoreTest, AServerThatIsSilentForLongOutweighsAParkedPull) {
 TEST_F(ClientCoreTest, PushesWithoutAnAnswerAreWaitedFor) {
   Push(0, 0);
   now_ += absl::Milliseconds(70);
-  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
-  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  const ClientWaiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientWaiting::Kind::kServer);
   EXPECT_EQ(waiting.server, 0);
   EXPECT_EQ(waiting.rank, std::nullopt);
   EXPECT_EQ(waiting.since_progress, absl::Milliseconds(70));
@@ -636,7 +633,7 @@ TEST_F(ClientCoreTest, PushesWithoutAnAnswerAreWaitedFor) {
 // ---- Start, views, failures -------------------------------------------------
 
 TEST_F(ClientCoreTest, StartsAtTheLargestClockAndDeclaresItWhereAShardLags) {
-  ClientCore::PullResult joined;
+  PullResult joined;
   joined.shards.resize(kShards);
   for (int shard = 0; shard < kShards; ++shard) {
     joined.shards[shard].shard_clock = shard == 4 ? 6 : 7;
@@ -667,7 +664,7 @@ TEST_F(ClientCoreTest, SkippedClocksAreDeclaredToAllShardsBehindThePushes) {
   client_->SkipTo(4, now_, &effects_);
   const ClientCore::Effects effects = Take();
   int shards = 0;
-  for (const ClientCore::Send& send : effects.sends) {
+  for (const ClientSend& send : effects.sends) {
     const wire::PushRequest& push = send.message.header.push_request();
     for (const wire::Push& fact : push.push()) {
       EXPECT_TRUE(fact.has_advance());
@@ -695,7 +692,7 @@ TEST_F(ClientCoreTest, AnswersOfAnotherRunAreIgnored) {
   answer.header.set_run(0);
   Receive(kThread0, answer);
   EXPECT_EQ(client_->bytes_pulled(), kShardBytes);
-  for (const ClientCore::Send& send : Wake().sends)
+  for (const ClientSend& send : Wake().sends)
     EXPECT_EQ(send.message.header.run(), 77u);
 }
 

@@ -150,7 +150,7 @@ TEST_F(ClientCoreTest, AProbeOlderThanAllPushesInFlightIsNoReasonToBackOff) {
   for (const int32_t shard : {0, 2}) Reply(kThread0, shard, 1);
   Push(0, 1);
   for (const int32_t shard : {1, 3, 5, 7}) Reply(kThread1, shard, 1);
-  for (const ClientCore::Send& probe : probes.sends) ReplyToProbe(probe);
+  for (const ClientSend& probe : probes.sends) ReplyToProbe(probe);
   // RFC 6298 with the samples 100, 100 and 0 ms, not doubled.
   EXPECT_EQ(client_->NextWakeup(),
             now_ + absl::Microseconds(87'500) + 4 * absl::Microseconds(53'125));
@@ -161,8 +161,7 @@ TEST_F(ClientCoreTest, UnansweredProbesBackOffToTheirMaximum) {
   std::vector<absl::Duration> gaps;
   for (int i = 0; i < 5; ++i) {
     const absl::Time before = now_;
-    for (const ClientCore::Send& send : Wake().sends)
-      EXPECT_TRUE(IsProbe(send));
+    for (const ClientSend& send : Wake().sends) EXPECT_TRUE(IsProbe(send));
     gaps.push_back(now_ - before);
   }
   EXPECT_THAT(gaps,

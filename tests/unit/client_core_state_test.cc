@@ -41,8 +41,8 @@ class ClientStateTest : public ClientMoveTest {
     Restart();
   }
 
-  static ClientCore::ShardValue StateOf(int32_t shard, Version version = 9) {
-    ClientCore::ShardValue state;
+  static ShardValue StateOf(int32_t shard, Version version = 9) {
+    ShardValue state;
     state.version = version;
     const float first = 100.0f * static_cast<float>(shard);
     for (const float offset : {0.0f, 10.0f, 20.0f}) {
@@ -57,11 +57,11 @@ class ClientStateTest : public ClientMoveTest {
     }
     return state;
   }
-  static Message StateAnswerTo(const ClientCore::Send& send,
+  static Message StateAnswerTo(const ClientSend& send,
                                const std::vector<int32_t>& shards) {
     Message message;
     for (const int32_t shard : shards) {
-      const ClientCore::ShardValue state = StateOf(shard);
+      const ShardValue state = StateOf(shard);
       wire::PullAnswer::State& answer =
           *AddAnswer(send, shard, &message).mutable_state();
       answer.mutable_values()->set_version(state.version);
@@ -74,8 +74,7 @@ class ClientStateTest : public ClientMoveTest {
     }
     return message;
   }
-  static std::vector<std::vector<float>> Tensors(
-      const ClientCore::ShardValue& state) {
+  static std::vector<std::vector<float>> Tensors(const ShardValue& state) {
     std::vector<std::vector<float>> tensors = {Elements(state.values)};
     for (const Payload& slot : state.slots) tensors.push_back(Elements(slot));
     return tensors;
@@ -93,7 +92,7 @@ class ClientStateTest : public ClientMoveTest {
   static std::vector<std::vector<std::string>> Installed(
       const ClientCore::Effects& effects) {
     std::vector<std::vector<std::string>> messages;
-    for (const ClientCore::Send& send : effects.sends) {
+    for (const ClientSend& send : effects.sends) {
       std::vector<std::string>& lines = messages.emplace_back();
       const wire::PushRequest& request = send.message.header.push_request();
       EXPECT_EQ(request.phases(), 2);
@@ -134,7 +133,7 @@ TEST_F(ClientStateTest, AStateIsPutTogetherFromItsParts) {
   const uint64_t id = client_->PullState(5, now_, &effects_);
   const ClientCore::Effects sent = Take();
   ASSERT_THAT(sent.sends, SizeIs(4)) << "two shards each";
-  for (const ClientCore::Send& send : sent.sends) {
+  for (const ClientSend& send : sent.sends) {
     const wire::PullRequest& request = send.message.header.pull_request();
     EXPECT_TRUE(request.pull(0).has_state());
     EXPECT_EQ(request.pull(0).state().clock(), 5);
@@ -150,7 +149,7 @@ TEST_F(ClientStateTest, AStateIsPutTogetherFromItsParts) {
   ASSERT_THAT(done.pulled, SizeIs(1));
   EXPECT_EQ(done.pulled[0].pull_id, id);
   for (int32_t shard = 0; shard < kShards; ++shard) {
-    const ClientCore::ShardValue& state = done.pulled[0].shards.at(shard);
+    const ShardValue& state = done.pulled[0].shards.at(shard);
     EXPECT_EQ(Tensors(state), Tensors(StateOf(shard)));
     EXPECT_EQ(state.version, 9u);
   }
@@ -247,7 +246,7 @@ TEST_F(ClientStateTest, TheBytesOfAStateAreThoseOfEachTablesSlots) {
   client_->PullState(5, now_, &effects_);
   const ClientCore::Effects sent = Take();
   std::vector<std::vector<int32_t>> asked;
-  for (const ClientCore::Send& send : sent.sends)
+  for (const ClientSend& send : sent.sends)
     asked.push_back(slackline::ShardsOf(send.message.header.pull_request()));
   // Up to 6 tensors: two shards of three, or three of two.
   EXPECT_THAT(asked, ElementsAre(ElementsAre(0, 2), ElementsAre(4, 6),
@@ -292,8 +291,8 @@ TEST_F(ClientStateTest, AStateThatCameAsAWholeIsSplit) {
   const ClientCore::Effects done =
       Receive(kThread1, StateAnswerTo(sent.sends[3], {5, 7}));
   ASSERT_THAT(done.pulled, SizeIs(1));
-  const ClientCore::ShardValue& kept = done.pulled[0].shards.at(0);
-  const ClientCore::ShardValue& rest = done.pulled[0].shards.at(kShards);
+  const ShardValue& kept = done.pulled[0].shards.at(0);
+  const ShardValue& rest = done.pulled[0].shards.at(kShards);
   using Floats = std::vector<float>;
   EXPECT_THAT(Tensors(kept), ElementsAre(Floats{0}, Floats{10}, Floats{20}));
   EXPECT_THAT(Tensors(rest), ElementsAre(Floats{1, 2, 3}, Floats{11, 12, 13},

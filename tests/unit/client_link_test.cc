@@ -95,9 +95,9 @@ class LinkWorld {
                                       down_.NextWakeup()}));
       SL_CHECK(now_ < absl::UnixEpoch() + absl::Hours(1),
                client_->WaitingFor(now_).text);
-      while (const std::optional<ClientCore::Send> send = up_.PopDue(now_))
+      while (const std::optional<ClientSend> send = up_.PopDue(now_))
         Serve(*send);
-      while (const std::optional<ClientCore::Send> reply = down_.PopDue(now_)) {
+      while (const std::optional<ClientSend> reply = down_.PopDue(now_)) {
         ClientCore::Effects effects;
         client_->OnMessage(reply->to, reply->message, now_, &effects);
         Perform(std::move(effects));
@@ -119,7 +119,7 @@ class LinkWorld {
     for (const Payload& payload : message.payloads) bytes += payload.size();
     return bytes;
   }
-  void Pass(DelayLine<ClientCore::Send>& line, ClientCore::Send send) {
+  void Pass(DelayLine<ClientSend>& line, ClientSend send) {
     const size_t bytes =
         send.message.header.ByteSizeLong() + PayloadBytes(send.message);
     if (test_.loss > 0 && rng_.Chance(test_.loss)) return;
@@ -137,7 +137,7 @@ class LinkWorld {
   void Perform(ClientCore::Effects effects) {
     SL_CHECK(effects.failure.ok() && !effects.fenced,
              effects.failure.ToString());
-    for (ClientCore::Send& send : effects.sends) {
+    for (ClientSend& send : effects.sends) {
       if (send.message.header.has_push_request()) {
         outcome_.sent += PayloadBytes(send.message);
       } else {
@@ -149,7 +149,7 @@ class LinkWorld {
       if (++step_ < test_.steps) StartStep();
     }
   }
-  void Serve(const ClientCore::Send& send) {
+  void Serve(const ClientSend& send) {
     ShardCore& shard = *shards_[static_cast<size_t>(send.to.thread)];
     ShardCore::Effects effects;
     shard.OnMessage({.kind = PeerId::Kind::kWorker, .index = 0, .instance = 11},
@@ -165,8 +165,8 @@ class LinkWorld {
   const LinkCase test_;
   Rng rng_;
   absl::Time now_ = absl::UnixEpoch();
-  DelayLine<ClientCore::Send> up_;
-  DelayLine<ClientCore::Send> down_;  // `to` is who sent it.
+  DelayLine<ClientSend> up_;
+  DelayLine<ClientSend> down_;  // `to` is who sent it.
   std::vector<std::unique_ptr<ShardCore>> shards_;
   std::optional<ClientCore> client_;
   std::vector<Version> versions_;

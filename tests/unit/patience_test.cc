@@ -11,7 +11,7 @@
 namespace slackline::patience_test {
 
 using ::testing::HasSubstr;
-using Waiting = ClientCore::Waiting;
+using Waiting = ClientWaiting;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr absl::Duration kLease = absl::Seconds(2);

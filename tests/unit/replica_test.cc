@@ -95,7 +95,7 @@ std::vector<std::string> Portrait(Version version, const Payload& values,
   for (const Payload& slot : slots) portrait.push_back(BytesOf(slot));
   return portrait;
 }
-std::vector<std::string> Portrait(const ClientCore::ShardValue& state) {
+std::vector<std::string> Portrait(const ShardValue& state) {
   return Portrait(state.version, state.values, state.slots);
 }
 
@@ -158,8 +158,8 @@ absl::StatusOr<Replica::StepResult> Step(Replica& replica, Collective& group,
 }
 
 // What PullState() would get.
-ClientCore::PullResult RandomState(Rng& rng, const wire::View& view) {
-  ClientCore::PullResult pulled;
+PullResult RandomState(Rng& rng, const wire::View& view) {
+  PullResult pulled;
   pulled.view = Seen(view);
   for (int shard = 0; shard < pulled.view->shard_count(); ++shard) {
     const auto tensor = [&] {
@@ -169,7 +169,7 @@ ClientCore::PullResult RandomState(Rng& rng, const wire::View& view) {
         value = static_cast<float>(rng.Normal() * rng.Normal());
       return Floats(values);
     };
-    ClientCore::ShardValue& state = pulled.shards.emplace_back();
+    ShardValue& state = pulled.shards.emplace_back();
     // Numbers that no float holds.
     state.version = (Version{1} << 40) + 12345678901 + rng.Below(1000);
     state.values = tensor();
@@ -272,7 +272,7 @@ TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  const ClientCore::PullResult state = RandomState(rng, view);
+  const PullResult state = RandomState(rng, view);
   EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
     EXPECT_EQ(
@@ -285,7 +285,7 @@ TEST(ReplicaTest, BeginsWithWhatAnotherOptimizerHad) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy of(view);
-  const ClientCore::PullResult state = RandomState(rng, view);
+  const PullResult state = RandomState(rng, view);
   EXPECT_TRUE(of.replica->CopyIn(state).ok());
   const std::vector<TableState> had = of.replica->State().value();
   // One number of updates for each table, that of its newest shard.
@@ -316,7 +316,7 @@ TEST(ReplicaTest, ServersAndReplicasTellTheSameState) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  const ClientCore::PullResult pulled = RandomState(rng, view);
+  const PullResult pulled = RandomState(rng, view);
   EXPECT_TRUE(copy.replica->CopyIn(pulled).ok());
   const std::vector<TableState> of_replica = copy.replica->State().value();
   const std::vector<TableState> of_servers = TableStatesOf(pulled);
@@ -332,7 +332,7 @@ TEST(ReplicaTest, WhatItTookIsInTheModel) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  const ClientCore::PullResult state = RandomState(rng, view);
+  const PullResult state = RandomState(rng, view);
   EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   const absl::Span<const float> weight = copy.model->parameter(0);
   EXPECT_EQ(std::memcmp(weight.data() + 4, state.shards[1].values.data(), 16),
@@ -343,7 +343,7 @@ TEST(ReplicaTest, WhatItGaveDoesNotChange) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  const ClientCore::ShardValue given =
+  const ShardValue given =
       copy.replica->CopyOut(*copy.seen, ShardId{0}).value();
   const std::vector<std::string> before = Portrait(given);
   EXPECT_TRUE(copy.replica->CopyIn(RandomState(rng, view)).ok());
@@ -354,15 +354,14 @@ TEST(ReplicaTest, GivesTheShardsOfANewerView) {
   Rng rng(1);
   wire::View view = NewView(1);
   Copy copy(view);
-  const ClientCore::PullResult state = RandomState(rng, view);
+  const PullResult state = RandomState(rng, view);
   EXPECT_TRUE(copy.replica->CopyIn(state).ok());
   Split(1, 5, &view);  // Elements 4 to 8 of the weights.
   Split(5, 7, &view);
   const std::shared_ptr<const View> cut = Seen(view);
   std::string values;
   for (const int shard : {1, 5, 6}) {
-    const ClientCore::ShardValue part =
-        copy.replica->CopyOut(*cut, ShardId{shard}).value();
+    const ShardValue part = copy.replica->CopyOut(*cut, ShardId{shard}).value();
     EXPECT_EQ(part.version, state.shards[1].version);
     EXPECT_EQ(part.values.size(),
               cut->shard(ShardId{shard}).region.DenseBytes());
@@ -424,7 +423,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   Rng rng(4);
   const wire::View view = NewView(1);
   Copy copy(view);
-  ClientCore::PullResult state = RandomState(rng, view);
+  PullResult state = RandomState(rng, view);
   for (size_t s = 0; s < state.shards.size(); ++s) {
     state.shards[s].version = s == 1 ? 7 : 3;
     // Second moments are not negative.
@@ -690,7 +689,7 @@ TEST(ReplicaTest, AStepInWhichNobodyCountsChangesNothing) {
   Copy first(view), second(view);
   Copy* const copies[] = {&first, &second};
   Rng rng(2);
-  const ClientCore::PullResult state = RandomState(rng, view);
+  const PullResult state = RandomState(rng, view);
   for (Copy* const copy : copies)
     ASSERT_TRUE(copy->replica->CopyIn(state).ok());
   const auto before = first.Portraits();

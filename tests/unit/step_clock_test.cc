@@ -14,7 +14,7 @@ class StepClockTest : public ::testing::Test {
   static absl::Time At(int ms) {
     return absl::UnixEpoch() + absl::Seconds(9) + absl::Milliseconds(ms);
   }
-  static ClientCore::Parked Parked(int from, int until) {
+  static ParkedTime Parked(int from, int until) {
     return {.from = At(from), .until = At(until)};
   }
   // Milliseconds so far: loading, computing, waiting, pushing, pulling,

@@ -69,7 +69,7 @@ TEST_F(StepPullsTest, TheStateWaitsForTheOpenPull) {
 TEST_F(StepPullsTest, OnlyItsOwnAnswerIsTheState) {
   pulls_.WantState();
   Ask([&](const auto& client) { pulls_.Ask(client, 0, 0); });
-  ClientCore::PullResult result;
+  PullResult result;
   result.pull_id = pulls_.id();
   EXPECT_FALSE(pulls_.TakesState(result));
   pulls_.Close();
@@ -96,7 +96,7 @@ TEST_F(StepPullsTest, APullThatWaitsForTheStepIsForgottenForTheState) {
 
 TEST_F(StepPullsTest, ParametersThatHaveComeKeepOthersFromBeingAskedFor) {
   EXPECT_TRUE(pulls_.IsFree());
-  pulls_.Keep(std::make_shared<const ClientCore::PullResult>());
+  pulls_.Keep(std::make_shared<const PullResult>());
   EXPECT_FALSE(pulls_.IsFree());
   EXPECT_NE(pulls_.Take(), nullptr);
   EXPECT_EQ(pulls_.parameters(), nullptr);

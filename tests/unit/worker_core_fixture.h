@@ -57,11 +57,11 @@ class WorkerCoreTest : public ::testing::Test {
     event(*core_, now_, &effects);
     for (Message& message : effects.to_coordinator)
       to_coordinator_.push_back(std::move(message));
-    for (ClientCore::Send& send : effects.to_shards)
+    for (ClientSend& send : effects.to_shards)
       to_shards_.push_back(std::move(send.message));
     for (WorkerCore::Action& action : effects.actions)
       actions_.push_back(std::move(action));
-    for (ClientCore::TableValues& values : effects.tables)
+    for (TableValues& values : effects.tables)
       tables_.push_back(std::move(values));
     for (std::string& line : effects.log) log_.push_back(std::move(line));
     for (std::string& line : effects.warnings)
@@ -272,7 +272,7 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<Message> to_coordinator_;
   std::vector<Message> to_shards_;
   std::vector<WorkerCore::Action> actions_;
-  std::vector<ClientCore::TableValues> tables_;
+  std::vector<TableValues> tables_;
   WorkerCore::Parameters state_;
   std::vector<std::string> warnings_;
   std::vector<std::string> log_;

@@ -48,14 +48,7 @@ namespace slackline {
 class ClientCore {
  public:
   using Options = ClientOptions;
-  using Parked = ParkedTime;
-  using ShardValue = slackline::ShardValue;
-  using TableValues = slackline::TableValues;
-  using PullResult = slackline::PullResult;
-  using Brought = BroughtTable;
-  using Send = ClientSend;
   using Effects = ClientEffects;
-  using Waiting = ClientWaiting;
 
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
@@ -141,7 +134,7 @@ class ClientCore {
   // When all that was pushed until then was acknowledged last.
   absl::Time acknowledged_at() const { return counts_.acknowledged_at(); }
   // What this worker waits for.
-  Waiting WaitingFor(absl::Time now) const {
+  ClientWaiting WaitingFor(absl::Time now) const {
     return slackline::WaitingFor(links_, routes_, now);
   }
 
@@ -168,8 +161,6 @@ class ClientCore {
   const std::map<int32_t, AnswerTimes>& answers() const {
     return counts_.answers();
   }
-  // How many shard threads it keeps a state for.
-  size_t links() const { return links_.size(); }
 
  private:
   ClientParts Parts(absl::Time now, Effects* effects);

@@ -36,8 +36,8 @@ void Patience::SawBytes(uint64_t bytes, bool has_pulled, absl::Time now) {
   bytes_ = bytes;
 }
 
-void Patience::SawOthers(const ClientCore::Waiting& waiting, absl::Time now) {
-  if (waiting.kind != ClientCore::Waiting::Kind::kWorkers) return;
+void Patience::SawOthers(const ClientWaiting& waiting, absl::Time now) {
+  if (waiting.kind != ClientWaiting::Kind::kWorkers) return;
   const std::pair<std::optional<Rank>, Clock> seen{waiting.rank, waiting.clock};
   if (seen.first == waited_for_.first && seen.second > waited_for_.second)
     progress_at_ = now;

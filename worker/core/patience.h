@@ -44,7 +44,7 @@ class Patience {
   // last time is progress, and so is a pull that was answered.
   void SawBytes(uint64_t bytes, bool has_pulled, absl::Time now);
   // It waits for this. The same worker at a later clock is progress.
-  void SawOthers(const ClientCore::Waiting& waiting, absl::Time now);
+  void SawOthers(const ClientWaiting& waiting, absl::Time now);
   // What it waits for has come nearer so long ago, and perhaps later than this
   // worker came further.
   void CameNearer(absl::Duration since_progress, absl::Time now);

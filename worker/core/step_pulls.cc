@@ -67,7 +67,7 @@ bool StepPulls::ForgetForState(const Client& client, Clock clock) {
   return true;
 }
 
-bool StepPulls::TakesState(const ClientCore::PullResult& result) {
+bool StepPulls::TakesState(const PullResult& result) {
   if (result.pull_id != asked_state_) return false;
   asked_state_ = 0;
   return true;

@@ -95,7 +95,7 @@ class StepPulls {
   bool ForgetForState(const Client& client, Clock clock);
   // Whether this is the answer to AskStateIfFree(); then nothing is asked any
   // more.
-  bool TakesState(const ClientCore::PullResult& result);
+  bool TakesState(const PullResult& result);
 
  private:
   uint64_t pull_id_ = 0;

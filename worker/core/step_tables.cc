@@ -2,9 +2,9 @@
 
 namespace slackline {
 
-void StepTables::BeginWith(const ClientCore::PullResult& parameters) {
+void StepTables::BeginWith(const PullResult& parameters) {
   versions_.clear();
-  for (const ClientCore::ShardValue& value : parameters.shards)
+  for (const ShardValue& value : parameters.shards)
     versions_.push_back(value.version);
 }
 
@@ -13,9 +13,9 @@ void StepTables::BeginWithout(const View& view) {
   has_come_.assign(static_cast<size_t>(view.proto().table_size()), false);
 }
 
-void StepTables::Take(const ClientCore::TableValues& values) {
+void StepTables::Take(const TableValues& values) {
   has_come_[static_cast<size_t>(values.table)] = true;
-  for (const ClientCore::TableValues::Piece& piece : values.pieces)
+  for (const TableValues::Piece& piece : values.pieces)
     versions_[static_cast<size_t>(piece.shard)] = piece.version;
 }
 

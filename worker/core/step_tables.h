@@ -16,7 +16,7 @@ namespace slackline {
 class StepTables {
  public:
   // A step begins with all parameters.
-  void BeginWith(const ClientCore::PullResult& parameters);
+  void BeginWith(const PullResult& parameters);
   // A step begins without any; Take() brings them, one table after the other.
   void BeginWithout(const View& view);
 
@@ -25,7 +25,7 @@ class StepTables {
   bool HasCome(TableId table) const {
     return has_come_.empty() || has_come_.at(static_cast<size_t>(table));
   }
-  void Take(const ClientCore::TableValues& values);
+  void Take(const TableValues& values);
   // Those that have not come; Complete() says that they have all come.
   std::vector<TableId> Missing() const;
   void Complete() { has_come_.clear(); }

@@ -18,7 +18,7 @@
 
 namespace slackline {
 
-using PulledParameters = std::shared_ptr<const ClientCore::PullResult>;
+using PulledParameters = std::shared_ptr<const PullResult>;
 
 namespace worker_action {
 

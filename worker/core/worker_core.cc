@@ -237,7 +237,7 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
 
 void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
                          Effects* effects) {
-  for (ClientCore::Send& send : client->sends)
+  for (ClientSend& send : client->sends)
     effects->to_shards.push_back(std::move(send));
   if (state_ == State::kLeaving) return;
   if (!client->failure.ok()) return Fail(client->failure, now, effects);
@@ -250,7 +250,7 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
   patience_.SawBytes(core.bytes_pulled() + core.unacknowledged_bytes(),
                      !client->pulled.empty(), now);
   steps_.OnBrought(parts, client->brought);
-  for (ClientCore::PullResult& result : client->pulled) {
+  for (PullResult& result : client->pulled) {
     steps_.OnPulled(parts, std::move(result));
     Run(parts);
   }

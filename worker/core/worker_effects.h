@@ -25,14 +25,14 @@ struct WorkerEffects {
   // A newer view. The driver connects to its servers before it sends what is
   // in to_shards.
   std::shared_ptr<const View> view;
-  std::vector<ClientCore::Send> to_shards;
+  std::vector<ClientSend> to_shards;
   std::vector<worker_action::Action> actions;
   // Answers to Call()s of the driver.
   std::vector<MemberCore::CallResult> answers;
   std::vector<std::string> log;       // Sentences for people.
   std::vector<std::string> warnings;  // Sentences on what has gone wrong.
   // Parameters of the last Compute that came without them.
-  std::vector<ClientCore::TableValues> tables;
+  std::vector<TableValues> tables;
   // The answer to AskState().
   PulledParameters state;
   // Everything else that was pulled; the actions carry what the driver needs.

@@ -70,8 +70,8 @@ run::WorkerProgress ProgressOf(const WorkerWhereabouts& at, absl::Time now) {
     progress.set_what(std::move(what));
   };
   const auto waits = [&] {
-    using Kind = ClientCore::Waiting::Kind;
-    const ClientCore::Waiting waiting = at.client->WaitingFor(now);
+    using Kind = ClientWaiting::Kind;
+    const ClientWaiting waiting = at.client->WaitingFor(now);
     is(waiting.kind == Kind::kWorkers ? P::WAITING_FOR_WORKERS
                                       : P::WAITING_FOR_SERVER,
        absl::StrCat("waiting for ", WaitingText(at, now)));

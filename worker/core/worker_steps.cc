@@ -93,21 +93,19 @@ void WorkerSteps::OnView(const WorkerParts& parts) {
 }
 
 void WorkerSteps::OnBrought(const WorkerParts& parts,
-                            const std::vector<ClientCore::Brought>& brought) {
-  for (const ClientCore::Brought& table : brought) {
+                            const std::vector<BroughtTable>& brought) {
+  for (const BroughtTable& table : brought) {
     if (table.pull_id != pulls_.id() || !tables_.is_missing()) continue;
     // What has completed its pull comes with all of it.
-    std::optional<ClientCore::TableValues> values =
+    std::optional<TableValues> values =
         client_->BroughtBy(pulls_.id(), table.table);
     if (values.has_value()) TakeTable(parts, *std::move(values));
   }
 }
 
-void WorkerSteps::OnPulled(const WorkerParts& parts,
-                           ClientCore::PullResult result) {
+void WorkerSteps::OnPulled(const WorkerParts& parts, PullResult result) {
   if (pulls_.TakesState(result)) {
-    parts.effects.state =
-        std::make_shared<const ClientCore::PullResult>(std::move(result));
+    parts.effects.state = std::make_shared<const PullResult>(std::move(result));
     // The next pull has waited for this.
     if (parts.state == State::kComputing && !pulls_.is_open() &&
         pulls_.parameters() == nullptr) {
@@ -119,7 +117,7 @@ void WorkerSteps::OnPulled(const WorkerParts& parts,
            "an answer to a pull that was not asked for");
   pulls_.Close();
   PulledParameters pulled =
-      std::make_shared<const ClientCore::PullResult>(std::move(result));
+      std::make_shared<const PullResult>(std::move(result));
   parts.effects.pulled.push_back(pulled);
   switch (parts.state) {
     case State::kJoinPull:
@@ -415,14 +413,12 @@ void WorkerSteps::BeginComputing(const WorkerParts& parts,
   ++parts.counts.begun_by_table;
   tables_.BeginWithout(parts.view());
   for (const TableId table : tables_.Missing()) {
-    std::optional<ClientCore::TableValues> values =
-        client_->BroughtBy(pulls_.id(), table);
+    std::optional<TableValues> values = client_->BroughtBy(pulls_.id(), table);
     if (values.has_value()) TakeTable(parts, *std::move(values));
   }
 }
 
-void WorkerSteps::TakeTable(const WorkerParts& parts,
-                            ClientCore::TableValues values) {
+void WorkerSteps::TakeTable(const WorkerParts& parts, TableValues values) {
   tables_.Take(values);
   parts.effects.tables.push_back(std::move(values));
 }

@@ -61,8 +61,8 @@ class WorkerSteps {
   void OnView(const WorkerParts& parts);
   // The client has brought this, in this order; OnClient() after all of them.
   void OnBrought(const WorkerParts& parts,
-                 const std::vector<ClientCore::Brought>& brought);
-  void OnPulled(const WorkerParts& parts, ClientCore::PullResult result);
+                 const std::vector<BroughtTable>& brought);
+  void OnPulled(const WorkerParts& parts, PullResult result);
   void OnClient(const WorkerParts& parts);
   // Whether this answers a call of the steps, and then what follows from it.
   bool OnAnswer(const WorkerParts& parts, const MemberCore::CallResult& answer);
@@ -157,7 +157,7 @@ class WorkerSteps {
   bool CanBeginByTable(const WorkerParts& parts) const;
   void BeginComputing(const WorkerParts& parts, PulledParameters parameters);
   // A table of the step that has begun without all parameters.
-  void TakeTable(const WorkerParts& parts, ClientCore::TableValues values);
+  void TakeTable(const WorkerParts& parts, TableValues values);
   // In a mode that skips ahead, with parameters: if the others are ahead, so
   // that this worker's gradients would come too late, it skips the clocks until
   // theirs, at most once for each step that it does. Whether it has.

@@ -153,7 +153,7 @@ absl::Status GroupRound::Perform(const WorkerCore::ReadState& action) {
   SL_ASSIGN_OR_RETURN(moved.model_hash, replica_->Hash(*action.view));
   std::vector<ClientCore::InstalledShard> shards;
   for (const ShardId shard : action.shards) {
-    SL_ASSIGN_OR_RETURN(ClientCore::ShardValue state,
+    SL_ASSIGN_OR_RETURN(ShardValue state,
                         replica_->CopyOut(*action.view, shard));
     moved.bytes +=
         static_cast<int64_t>(action.view->shard(shard).region.DenseBytes() *

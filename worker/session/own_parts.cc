@@ -43,8 +43,7 @@ void OwnParts::WriteState(int32_t cut, Clock clock, Replica& replica) {
   std::vector<ShardState> shards;
   for (int32_t shard = 0; shard < view->shard_count(); ++shard) {
     const ShardRange& range = view->shard(ShardId{shard});
-    absl::StatusOr<ClientCore::ShardValue> state =
-        replica.CopyOut(*view, ShardId{shard});
+    absl::StatusOr<ShardValue> state = replica.CopyOut(*view, ShardId{shard});
     if (!state.ok()) {
       tell(state.status());
       return;

@@ -149,11 +149,11 @@ Version Replica::VersionOf(const View& view, ShardId shard) const {
   return versions_[static_cast<size_t>(shard)];
 }
 
-absl::Status Replica::CopyIn(const ClientCore::PullResult& pulled) {
+absl::Status Replica::CopyIn(const PullResult& pulled) {
   view_ = pulled.view;
   versions_.resize(pulled.shards.size());
   for (size_t s = 0; s < pulled.shards.size(); ++s) {
-    const ClientCore::ShardValue& value = pulled.shards[s];
+    const ShardValue& value = pulled.shards[s];
     const ShardRange& of = view_->shard(ShardId{static_cast<int32_t>(s)});
     const Range range = RangeOf(of.table, of.region);
     versions_[s] = value.version;
@@ -166,17 +166,15 @@ absl::Status Replica::CopyIn(const ClientCore::PullResult& pulled) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClientCore::ShardValue> Replica::CopyOut(const View& view,
-                                                        ShardId shard) {
+absl::StatusOr<ShardValue> Replica::CopyOut(const View& view, ShardId shard) {
   const ShardRange& of = view.shard(shard);
   return CopyOf(of.table, of.region, VersionOf(view, shard));
 }
 
-absl::StatusOr<ClientCore::ShardValue> Replica::CopyOf(TableId table,
-                                                       const Region& region,
-                                                       Version version) {
+absl::StatusOr<ShardValue> Replica::CopyOf(TableId table, const Region& region,
+                                           Version version) {
   const Range range = RangeOf(table, region);
-  ClientCore::ShardValue value;
+  ShardValue value;
   value.version = version;
   const auto copy = [&](absl::Span<float> from) -> absl::StatusOr<Payload> {
     Payload payload = Payload::Allocate(from.size() * sizeof(float));
@@ -198,7 +196,7 @@ absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
     for (const Region& region :
          RegionOf(table).Pieces(table.shard_elements())) {
       const ShardId shard{static_cast<int32_t>(hashes.size())};
-      SL_ASSIGN_OR_RETURN(const ClientCore::ShardValue value,
+      SL_ASSIGN_OR_RETURN(const ShardValue value,
                           CopyOf(TableId{t}, region, VersionOf(view, shard)));
       hashes.push_back(StateHash(value.version, value.values, value.slots));
     }

@@ -44,12 +44,11 @@ class Replica {
   absl::Status Initialize(uint64_t seed, absl::Span<const TableState> states);
   // The replica becomes the state that the servers have. `pulled` is of
   // PullState().
-  absl::Status CopyIn(const ClientCore::PullResult& pulled);
+  absl::Status CopyIn(const PullResult& pulled);
   // A copy of what the optimizer keeps of each table.
   absl::StatusOr<std::vector<TableState>> State();
   // A copy of one shard, as `view` splits it.
-  absl::StatusOr<ClientCore::ShardValue> CopyOut(const View& view,
-                                                 ShardId shard);
+  absl::StatusOr<ShardValue> CopyOut(const View& view, ShardId shard);
   // ModelHash() over the shards as they were before any was split in two: ranks
   // with different views get the same.
   absl::StatusOr<uint64_t> Hash(const View& view);
@@ -138,9 +137,8 @@ class Replica {
     std::vector<absl::Span<float>> slots;
   };
   Range RangeOf(TableId table, const Region& region);
-  absl::StatusOr<ClientCore::ShardValue> CopyOf(TableId table,
-                                                const Region& region,
-                                                Version version);
+  absl::StatusOr<ShardValue> CopyOf(TableId table, const Region& region,
+                                    Version version);
   Version VersionOf(const View& view, ShardId shard) const;
   absl::StatusOr<StepResult> Finish(Collective& group, Clock clock,
                                     std::optional<bool> counts,

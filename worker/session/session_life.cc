@@ -154,7 +154,7 @@ absl::Status Session::Life::WaitFor(int table) {
   const auto index = static_cast<size_t>(table);
   if (!step.has_value() || step->has_parameters[index]) return absl::OkStatus();
   const absl::Time asked = loop.Now();
-  SL_ASSIGN_OR_RETURN(const ClientCore::TableValues values,
+  SL_ASSIGN_OR_RETURN(const TableValues values,
                       loop.WaitForTable(TableId{table}));
   const absl::Time got = loop.Now();
   const absl::Duration waited_for_it = got - asked;
@@ -165,7 +165,7 @@ absl::Status Session::Life::WaitFor(int table) {
   step->waited += waited_for_it;
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited_for_it));
   int64_t element = 0;
-  for (const ClientCore::TableValues::Piece& piece : values.pieces) {
+  for (const TableValues::Piece& piece : values.pieces) {
     parameters.Load(table, element, piece.values);
     element += static_cast<int64_t>(piece.values.size() / sizeof(float));
   }

@@ -21,7 +21,7 @@ Snapshot Sliced(const View& view, const ValuesOf& values_of) {
 
 }  // namespace
 
-Snapshot SnapshotOf(const ClientCore::PullResult& pulled) {
+Snapshot SnapshotOf(const PullResult& pulled) {
   return Sliced(*pulled.view,
                 [&](size_t shard) { return pulled.shards[shard].values; });
 }

@@ -14,7 +14,7 @@ namespace slackline {
 using Snapshot = std::vector<std::vector<Payload>>;
 
 // What was pulled.
-Snapshot SnapshotOf(const ClientCore::PullResult& pulled);
+Snapshot SnapshotOf(const PullResult& pulled);
 // The same of values by shard id, as `view` splits the tables.
 Snapshot SnapshotOf(const View& view, absl::Span<const Payload> values);
 

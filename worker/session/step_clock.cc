@@ -72,7 +72,7 @@ void StepClock::Idled(absl::Time now) {
   Record(timeline_names::kWaiting, idle.from, idle.until);
 }
 
-void StepClock::Split(const Blocked& blocked, const ClientCore::Parked& parked,
+void StepClock::Split(const Blocked& blocked, const ParkedTime& parked,
                       absl::Time acknowledged) {
   const absl::Duration waiting = parked.Within(blocked.from, blocked.until);
   const absl::Duration rest = blocked.time() - waiting;
@@ -86,8 +86,7 @@ void StepClock::Split(const Blocked& blocked, const ClientCore::Parked& parked,
   if (IsOn(track_)) RecordSplit(blocked, parked, pushing);
 }
 
-void StepClock::Granted(const ClientCore::Parked& parked,
-                        absl::Time acknowledged) {
+void StepClock::Granted(const ParkedTime& parked, absl::Time acknowledged) {
   Split(idle_, parked, acknowledged);
   idle_ = {};
 }
@@ -98,7 +97,7 @@ void StepClock::EndIdle() {
   idle_ = {};
 }
 
-void StepClock::PulledBehind(const ClientCore::Parked& parked, absl::Time now) {
+void StepClock::PulledBehind(const ParkedTime& parked, absl::Time now) {
   if (started_) {
     if (IsOn(track_)) RecordComputing();
     Split({.from = mark_, .until = now}, parked, absl::InfinitePast());
@@ -155,8 +154,7 @@ void StepClock::RecordComputing() {
 
 // Gradients go before the pull can be answered; then it is parked, or under
 // way.
-void StepClock::RecordSplit(const Blocked& blocked,
-                            const ClientCore::Parked& parked,
+void StepClock::RecordSplit(const Blocked& blocked, const ParkedTime& parked,
                             absl::Duration pushing) {
   const absl::Time pulling = blocked.from + pushing;
   Record(timeline_names::kPushing, blocked.from, pulling);

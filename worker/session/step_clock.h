@@ -51,11 +51,11 @@ class StepClock {
   void Idled(absl::Time now);
   // It was for parameters, which are there now. `parked` as of their pull;
   // `acknowledged`: when all gradients before them were.
-  void Granted(const ClientCore::Parked& parked, absl::Time acknowledged);
+  void Granted(const ParkedTime& parked, absl::Time acknowledged);
   // It was for other workers.
   void EndIdle();
   // Waited for parameters until now, in a step.
-  void PulledBehind(const ClientCore::Parked& parked, absl::Time now);
+  void PulledBehind(const ParkedTime& parked, absl::Time now);
 
   // The step is done: its time goes to `stats`.
   void EndStep(run::WorkerStats* stats);
@@ -77,12 +77,12 @@ class StepClock {
     absl::Duration reducing;
   };
   void Spend(absl::Duration Times::*phase, absl::Time now);
-  void Split(const Blocked& blocked, const ClientCore::Parked& parked,
+  void Split(const Blocked& blocked, const ParkedTime& parked,
              absl::Time acknowledged);
   // To the timeline.
   void Record(const char* name, absl::Time from, absl::Time until);
   void RecordComputing();
-  void RecordSplit(const Blocked& blocked, const ClientCore::Parked& parked,
+  void RecordSplit(const Blocked& blocked, const ParkedTime& parked,
                    absl::Duration pushing);
 
   bool started_ = false;

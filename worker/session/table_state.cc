@@ -65,7 +65,7 @@ absl::Status CheckTableStates(absl::Span<const TableState> states,
   return absl::OkStatus();
 }
 
-std::vector<TableState> TableStatesOf(const ClientCore::PullResult& pulled) {
+std::vector<TableState> TableStatesOf(const PullResult& pulled) {
   const View& view = *pulled.view;
   std::vector<TableState> states;
   for (int32_t t = 0; t < view.proto().table_size(); ++t) {
@@ -75,8 +75,7 @@ std::vector<TableState> TableStatesOf(const ClientCore::PullResult& pulled) {
         sizeof(float);
     size_t at = 0;
     for (const ShardRange& range : view.ShardsOf(TableId{t})) {
-      const ClientCore::ShardValue& shard =
-          pulled.shards[static_cast<size_t>(range.shard)];
+      const ShardValue& shard = pulled.shards[static_cast<size_t>(range.shard)];
       state.updates =
           std::max(state.updates, static_cast<int64_t>(shard.version));
       for (size_t s = 0; s < shard.slots.size(); ++s) {

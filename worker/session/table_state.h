@@ -31,6 +31,6 @@ absl::Status CheckTableStates(absl::Span<const TableState> states,
 
 // Of an answer to ClientCore::PullState(). The updates are those of the table's
 // shard that has most.
-std::vector<TableState> TableStatesOf(const ClientCore::PullResult& pulled);
+std::vector<TableState> TableStatesOf(const PullResult& pulled);
 
 }  // namespace slackline

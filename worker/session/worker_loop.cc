@@ -151,7 +151,7 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
     const auto call = calls_.find(answer.call_id);
     if (call != calls_.end()) call->second = std::move(answer);
   }
-  for (ClientCore::TableValues& values : effects->tables)
+  for (TableValues& values : effects->tables)
     tables_[values.table] = std::move(values);
   if (effects->state != nullptr) state_ = std::move(effects->state);
   for (WorkerCore::Action& action : effects->actions)
@@ -193,7 +193,7 @@ void WorkerLoop::SendSoon() {
     return;
   }
   size_t bytes = 0;
-  for (const ClientCore::Send& send : to_shards_) {
+  for (const ClientSend& send : to_shards_) {
     for (const Payload& payload : send.message.payloads)
       bytes += payload.size();
   }
@@ -369,8 +369,7 @@ absl::Status WorkerLoop::SkipTable(TableId table) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClientCore::TableValues> WorkerLoop::WaitForTable(
-    TableId table) {
+absl::StatusOr<TableValues> WorkerLoop::WaitForTable(TableId table) {
   MutexLock lock(mutex_);
   WaitUntil(lock, WorkerCore::Need::kParameters,
             [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -526,7 +525,7 @@ void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
 void WorkerLoop::SendAll() {
   std::optional<size_t> look_at;
   std::vector<Message> to_coordinator;
-  std::vector<ClientCore::Send> to_shards;
+  std::vector<ClientSend> to_shards;
   std::shared_ptr<const View> view;
   {
     const MutexLock lock(mutex_);
@@ -545,7 +544,7 @@ void WorkerLoop::SendAll() {
   if (view != nullptr) trial_.End();
   if (view != nullptr && view->proto().state() == wire::RUNNING)
     FollowServers(std::move(view));
-  for (const ClientCore::Send& send : to_shards) {
+  for (const ClientSend& send : to_shards) {
     const bool recorded = IsOn(options_.track);
     const absl::Time begun = recorded ? Now() : absl::Time();
     const absl::Status sent = shard_threads_.Send(send.to, send.message);

@@ -93,7 +93,7 @@ class WorkerLoop {
   absl::Status SkipTable(TableId table);
   // The parameters of a table in a step that has begun without them; once for
   // each. Waits for them. ending() if the worker is to stop.
-  absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
+  absl::StatusOr<TableValues> WaitForTable(TableId table);
   // What the servers answer to WorkerCore::AskState(). Waits for it. ending()
   // if the worker is to stop.
   absl::StatusOr<WorkerCore::Parameters> AskState();
@@ -229,13 +229,13 @@ class WorkerLoop {
   Inspector inspector_ ABSL_GUARDED_BY(mutex_);
   // To be followed.
   std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);
-  std::vector<ClientCore::Send> to_shards_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ClientSend> to_shards_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::optional<MemberCore::CallResult>> calls_
       ABSL_GUARDED_BY(mutex_);
   uint64_t abort_group_ ABSL_GUARDED_BY(mutex_) = 0;
   std::function<void(const absl::Status&)> abort_ ABSL_GUARDED_BY(mutex_);
   // Of the step that the trainer is at; those that it has not waited for yet.
-  std::map<TableId, ClientCore::TableValues> tables_ ABSL_GUARDED_BY(mutex_);
+  std::map<TableId, TableValues> tables_ ABSL_GUARDED_BY(mutex_);
   // What was answered to AskState().
   WorkerCore::Parameters state_ ABSL_GUARDED_BY(mutex_);
   // What the trainer thread waits for.

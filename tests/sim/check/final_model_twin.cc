@@ -10,7 +10,7 @@
 
 namespace slackline::sim {
 
-void FinalModelTwin::OnFinalPull(const ClientCore::PullResult& result) {
+void FinalModelTwin::OnFinalPull(const PullResult& result) {
   final_model_.clear();
   for (const int64_t elements : scenario_.table_elements)
     final_model_.emplace_back(static_cast<size_t>(elements));

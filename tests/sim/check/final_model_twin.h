@@ -27,7 +27,7 @@ class FinalModelTwin {
         findings_(findings) {}
 
   // The chief has read the final model; or reports what it has.
-  void OnFinalPull(const ClientCore::PullResult& result);
+  void OnFinalPull(const PullResult& result);
   void OnFinalReplica(Rank rank, Incarnation incarnation,
                       const SimReplica& state);
   // By table. Empty: nothing.

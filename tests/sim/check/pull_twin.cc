@@ -45,7 +45,7 @@ Clock NeededComplete(const wire::View& view, Clock clock) {
 }  // namespace
 
 void PullTwin::OnPulled(Rank rank, Incarnation incarnation,
-                        const ClientCore::PullResult& result) {
+                        const PullResult& result) {
   for (size_t shard = 0; shard < result.shards.size(); ++shard) {
     const int32_t id = static_cast<int32_t>(shard);
     Version& last = seen_[{{rank, incarnation}, id}];

@@ -47,8 +47,7 @@ class PullTwin {
   void OnSent(const Life& life, const wire::PullRequest& request);
   // This has reached a worker's client, before the client looks at it.
   void OnReply(const Life& life, const Message& message);
-  void OnPulled(Rank rank, Incarnation incarnation,
-                const ClientCore::PullResult& result);
+  void OnPulled(Rank rank, Incarnation incarnation, const PullResult& result);
   // What the owner of the shard says that it has done.
   void OnPullAnswered(ShardTwin& twin, const ShardTraceRecord& record,
                       Owner owner);

@@ -13,10 +13,10 @@
 namespace slackline::sim {
 
 void PushTwin::OnParameters(Rank rank, Incarnation incarnation, Clock clock,
-                            const ClientCore::TableValues& values) {
+                            const TableValues& values) {
   std::map<int32_t, Version>& versions =
       computed_from_[{{rank, incarnation}, clock}];
-  for (const ClientCore::TableValues::Piece& piece : values.pieces) {
+  for (const TableValues::Piece& piece : values.pieces) {
     const auto shard = static_cast<int32_t>(piece.shard);
     if (versions.emplace(shard, piece.version).second) continue;
     findings_.Report(Invariant::kVersionOrder,

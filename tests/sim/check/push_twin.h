@@ -37,7 +37,7 @@ class PushTwin {
   void OnReply(const Life& life, const wire::PushReply& reply);
   // A worker has the parameters of a table for the step of this clock.
   void OnParameters(Rank rank, Incarnation incarnation, Clock clock,
-                    const ClientCore::TableValues& values);
+                    const TableValues& values);
   // What the owner of the shard says that it has done.
   void OnPushAccepted(ShardTwin& twin, const ShardTraceRecord& record,
                       Owner owner);

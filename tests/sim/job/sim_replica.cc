@@ -60,7 +60,7 @@ SimReplica SimReplica::Initial(const Scenario& scenario, Rank rank,
   return replica;
 }
 
-SimReplica SimReplica::Of(const ClientCore::PullResult& pulled) {
+SimReplica SimReplica::Of(const PullResult& pulled) {
   SimReplica replica;
   replica.view = pulled.view;
   for (int t = 0; t < replica.view->proto().table_size(); ++t) {
@@ -75,7 +75,7 @@ SimReplica SimReplica::Of(const ClientCore::PullResult& pulled) {
     const ShardRange& range =
         replica.view->shard(ShardId{static_cast<int32_t>(s)});
     const size_t table = static_cast<size_t>(range.table);
-    const ClientCore::ShardValue& value = pulled.shards[s];
+    const ShardValue& value = pulled.shards[s];
     CopyTo(value.values, range, &replica.values[table]);
     for (size_t i = 0; i < replica.slots[table].size(); ++i)
       CopyTo(value.slots[i], range, &replica.slots[table][i]);
@@ -90,15 +90,13 @@ Version SimReplica::VersionOf(const View& in, ShardId shard) const {
   return versions[static_cast<size_t>(shard)];
 }
 
-ClientCore::ShardValue SimReplica::CopyOut(const View& in,
-                                           ShardId shard) const {
+ShardValue SimReplica::CopyOut(const View& in, ShardId shard) const {
   return CopyOf(in.shard(shard), VersionOf(in, shard));
 }
 
-ClientCore::ShardValue SimReplica::CopyOf(const ShardRange& range,
-                                          Version version) const {
+ShardValue SimReplica::CopyOf(const ShardRange& range, Version version) const {
   const size_t table = static_cast<size_t>(range.table);
-  ClientCore::ShardValue value;
+  ShardValue value;
   value.version = version;
   value.values = PayloadOf(values[table], range);
   for (const Tensor& slot : slots[table])
@@ -117,7 +115,7 @@ uint64_t SimReplica::Hash(const View& in) const {
       range.region = {begin,
                       std::min(begin + table.shard_elements(), elements)};
       const ShardId shard{static_cast<int32_t>(hashes.size())};
-      const ClientCore::ShardValue value = CopyOf(range, VersionOf(in, shard));
+      const ShardValue value = CopyOf(range, VersionOf(in, shard));
       hashes.push_back(StateHash(value.version, value.values, value.slots));
     }
   }

@@ -23,14 +23,14 @@ struct SimReplica {
   static SimReplica Initial(const Scenario& scenario, Rank rank,
                             std::shared_ptr<const View> view);
   // `pulled` is of PullState().
-  static SimReplica Of(const ClientCore::PullResult& pulled);
+  static SimReplica Of(const PullResult& pulled);
 
   // One shard, as `in` cuts it.
-  ClientCore::ShardValue CopyOut(const View& in, ShardId shard) const;
+  ShardValue CopyOut(const View& in, ShardId shard) const;
   // ModelHash() over the shards as they were before any was split in two.
   uint64_t Hash(const View& in) const;
   Version VersionOf(const View& in, ShardId shard) const;
-  ClientCore::ShardValue CopyOf(const ShardRange& range, Version version) const;
+  ShardValue CopyOf(const ShardRange& range, Version version) const;
   // The step of `clock` with the sum of the gradients, by table.
   void Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
              int divisor, Clock clock);
