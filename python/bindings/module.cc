@@ -350,6 +350,7 @@ NB_MODULE(_core, m) {
              if (!states.has_value()) return std::nullopt;
              return BytesOf(*std::move(states));
            })
+      .def("fetch_parameters", &Worker::FetchParameters)
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def("begins_in_epoch", &Worker::BeginsInEpoch)

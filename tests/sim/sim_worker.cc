@@ -383,7 +383,8 @@ void SimWorker::WorkAfterLast() {
     if (after_last_.Chance(0.5) && !replica_.has_value() &&
         core_.ending().ok()) {
       ++counts_.states_asked_after;
-      return AskState();
+      return AskState(after_last_.Chance(0.5) ? StateParts::kValues
+                                              : StateParts::kAll);
     }
     busy_ = after_last_at_work_ = false;
     Work();
@@ -468,11 +469,11 @@ bool SimWorker::AsksState() {
          asking_.Chance(context_->scenario.asks_state);
 }
 
-void SimWorker::AskState() {
+void SimWorker::AskState(StateParts what) {
   asks_ = true;
   ++counts_.states_asked;
-  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.AskState(now, effects);
+  Tell([=](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.AskState(what, now, effects);
     core.SetNeed(WorkerCore::Need::kState, now);
   });
 }

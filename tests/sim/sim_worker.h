@@ -119,7 +119,7 @@ class SimWorker {
   void OnGathered(const MemberCore::CallResult& answer);
   // A script that wants the state of the optimizer stands still meanwhile.
   bool AsksState();
-  void AskState();
+  void AskState(StateParts what = StateParts::kAll);
   void OnState(const WorkerCore::Parameters& state);
   // In BSP it is that of the parameters of the step.
   void CompareWithState(const WorkerCore::Compute& step);

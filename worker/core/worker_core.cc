@@ -371,9 +371,9 @@ void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
   });
 }
 
-void WorkerCore::AskState(absl::Time now, Effects* effects) {
+void WorkerCore::AskState(StateParts what, absl::Time now, Effects* effects) {
   InSteps(now, effects,
-          [&](const WorkerParts& parts) { steps_.AskState(parts); });
+          [&](const WorkerParts& parts) { steps_.AskState(parts, what); });
 }
 
 void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,

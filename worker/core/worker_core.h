@@ -166,11 +166,11 @@ class WorkerCore {
   }
   // Whether OnGradient() may bring so many bytes now.
   bool HasRoom(size_t bytes) const;
-  // Asks the servers for parameters and optimizer slots as they are when a pull
-  // of the next step, or of the open one, is answered. The answer comes in
+  // Asks the servers for parameters, and slots if `what` says so, as they are
+  // when a pull of the next step, or of the open one, is answered. It comes in
   // Effects::state, unless the worker ends before. One question at a time, by a
   // worker that has joined and whose state is on the servers.
-  void AskState(absl::Time now, Effects* effects);
+  void AskState(StateParts what, absl::Time now, Effects* effects);
   using Need = WorkerNeed;
   void SetNeed(Need need, absl::Time now);
 

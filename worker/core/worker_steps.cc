@@ -488,11 +488,11 @@ void WorkerSteps::PullBehindPushes(const WorkerParts& parts) {
   pulls_.AskBehindPushes(*client_, next);
 }
 
-void WorkerSteps::AskState(const WorkerParts& parts) {
+void WorkerSteps::AskState(const WorkerParts& parts, StateParts what) {
   SL_CHECK(client_.has_value() && !pulls_.asks_state(),
            "the state is asked for once, by a worker that has joined");
   if (IsOver(parts.state)) return;
-  pulls_.WantState();
+  pulls_.WantState(what);
   // A pull behind the pushes of this very step is answered when the program has
   // done the rest of the step, which waits for the state.
   ClientCore::Effects sent;

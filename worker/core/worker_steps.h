@@ -94,7 +94,7 @@ class WorkerSteps {
   bool is_asked() const { return asked_; }
   void OnGather(uint64_t call) { place_.OnGather(call); }
   void OnGatherForgotten(uint64_t call) { place_.OnCallOver(call); }
-  void AskState(const WorkerParts& parts);
+  void AskState(const WorkerParts& parts, StateParts what);
   bool KeepsModel(double test_loss, double test_accuracy) {
     return evaluations_.KeepsModel(options_.train, test_loss, test_accuracy);
   }

@@ -367,6 +367,14 @@ absl::StatusOr<std::vector<TableState>> Session::OptimizerState() {
   return life_->OptimizerState();
 }
 
+absl::Status Session::FetchParameters() {
+  if (life_ == nullptr || life_->step.has_value()) {
+    return absl::FailedPreconditionError(
+        "parameters are fetched between two steps of a job that has begun");
+  }
+  return life_->FetchParameters();
+}
+
 void Session::Log(const std::string& name, double value) {
   if (life_ == nullptr) return;
   if (name == "loss") {

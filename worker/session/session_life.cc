@@ -333,8 +333,19 @@ void Session::Life::CloseStep() {
 absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
   if (Replica* const own = by_group.replica(); own != nullptr)
     return own->State();
+  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled,
+                      Fetch(StateParts::kAll));
+  return TableStatesOf(*pulled);
+}
+
+absl::Status Session::Life::FetchParameters() {
+  if (by_group.replica() != nullptr) return absl::OkStatus();
+  return Fetch(StateParts::kValues).status();
+}
+
+absl::StatusOr<WorkerCore::Parameters> Session::Life::Fetch(StateParts what) {
   const absl::Time asked = loop.Now();
-  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled, loop.AskState());
+  SL_ASSIGN_OR_RETURN(WorkerCore::Parameters pulled, loop.AskState(what));
   const absl::Time got = loop.Now();
   report.time().Computed(asked);
   report.time().Pulled(got);
@@ -345,7 +356,7 @@ absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
   } else {
     LoadSnapshot(SnapshotOf(*pulled), &parameters);
   }
-  return TableStatesOf(*pulled);
+  return pulled;
 }
 
 absl::Status Session::Life::Perform(const WorkerCore::Compute& action,

@@ -103,6 +103,8 @@ struct Session::Life {
                                   const Payload& payload,
                                   absl::Time give_up_at);
   absl::StatusOr<std::vector<TableState>> OptimizerState();
+  absl::Status FetchParameters();
+  absl::StatusOr<WorkerCore::Parameters> Fetch(StateParts what);
   // Performs, while the program stands at a gather, what goes on meanwhile.
   absl::Status ActAtGather();
   void Save();

@@ -380,11 +380,11 @@ absl::StatusOr<ClientCore::TableValues> WorkerLoop::WaitForTable(
   return std::move(tables_.extract(table).mapped());
 }
 
-absl::StatusOr<WorkerCore::Parameters> WorkerLoop::AskState() {
+absl::StatusOr<WorkerCore::Parameters> WorkerLoop::AskState(StateParts what) {
   bool may_ask = false;
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     may_ask = core.client() != nullptr && core.ending().ok();
-    if (may_ask) core.AskState(now, effects);
+    if (may_ask) core.AskState(what, now, effects);
   });
   MutexLock lock(mutex_);
   if (!core_.ending().ok()) return core_.ending();

@@ -96,7 +96,7 @@ class WorkerLoop {
   absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
   // What the servers answer to WorkerCore::AskState(). Waits for it. ending()
   // if the worker is to stop.
-  absl::StatusOr<WorkerCore::Parameters> AskState();
+  absl::StatusOr<WorkerCore::Parameters> AskState(StateParts what);
   // Returns after that time, or as soon as the worker is to stop, with
   // ending().
   absl::Status Sleep(absl::Duration time);

@@ -178,7 +178,7 @@ class StepLoop:
             # before it, together with the others, and with what it has trained.
             self._check_stepped()
             if not self.model.keeps_values and not place.over:
-                self.states.fetch(self.model)
+                self.states.fetch_parameters(self.model)
             return None
         following, place.ahead = place.ahead, None
         if following is None:

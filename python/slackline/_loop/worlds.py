@@ -128,6 +128,10 @@ class Joined:
         states = self._worker.optimizer_state()
         return None if states is None else _table_states(states, self._tables)
 
+    def fetch_parameters(self) -> None:
+        """Between two steps the tables become the job's, unless it has finished."""
+        self._worker.fetch_parameters()
+
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
 
@@ -201,6 +205,9 @@ class Alone:
 
     def optimizer_state(self) -> Optional[List[TableState]]:
         return _table_states(self._worker.optimizer_state(), self._tables)
+
+    def fetch_parameters(self) -> None:
+        pass
 
     def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
         if self._interrupted:
