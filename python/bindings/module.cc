@@ -52,6 +52,14 @@ class Rule {
   int slots() const { return optimizer_.slot_count(); }
   double learning_rate() const { return optimizer_.learning_rate(); }
   std::optional<double> momentum() const { return optimizer_.momentum(); }
+  std::string FaultOfMomentum(double momentum) const {
+    return optimizer_.FaultOfMomentum(momentum);
+  }
+  // Of NAdam.
+  double ProductOfMomenta(int64_t updates) const {
+    return optim::ProductOfMomenta(config_.nadam(),
+                                   static_cast<double>(updates));
+  }
   RuleFields fields() const { return FieldsOf(config_); }
 
  private:
@@ -418,6 +426,8 @@ NB_MODULE(_core, m) {
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
       .def_prop_ro("momentum", &Rule::momentum)
+      .def("fault_of_momentum", &Rule::FaultOfMomentum, "momentum"_a)
+      .def("product_of_momenta", &Rule::ProductOfMomenta, "updates"_a)
       .def_prop_ro("fields", &Rule::fields);
 
   nb::class_<PythonSampler>(m, "Sampler")
