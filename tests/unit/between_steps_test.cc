@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/must.h"
@@ -155,6 +156,16 @@ TEST_F(CutDutiesTest, TheProgramIsKeptAtItsLimitOrBeyond) {
   ASSERT_TRUE(keep.has_value());
   EXPECT_EQ(keep->clock, 6) << "only others' steps have taken it beyond";
   EXPECT_FALSE(duties_.KeepProgramAt(*ViewOf(1, 6, true), 7, 8).has_value());
+}
+
+TEST_F(CutDutiesTest, TheProgramIsToldThatNoStepComesAfterIt) {
+  const Clock end = EndOf(ViewOf(1, 6, true)->proto());
+  for (const Clock clock : {end - 1, end}) {
+    CutDuties duties;
+    const auto keep = duties.KeepProgramAt(*ViewOf(1, 6, true), 7, clock);
+    ASSERT_TRUE(keep.has_value());
+    EXPECT_EQ(keep->last, clock == end);
+  }
 }
 
 TEST_F(CutDutiesTest, EachWorkerHasItsOwnLimitWhereTheCutSaysSo) {

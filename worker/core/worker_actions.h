@@ -94,8 +94,9 @@ struct KeepState {
 // core. Has no event; OnCutPart() says what has become of it. Only with
 // join.keeps_state.
 struct KeepProgram {
-  int32_t cut = 0;  // Its number.
-  Clock clock = 0;  // Of this worker.
+  int32_t cut = 0;    // Its number.
+  Clock clock = 0;    // Of this worker.
+  bool last = false;  // No step comes after it.
 };
 // Evaluate the final model (these parameters, or without them those of the
 // steps by all-reduce) and write it. Ends with OnConcluded() or

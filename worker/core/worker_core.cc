@@ -518,10 +518,6 @@ void WorkerCore::End(const absl::Status& why) {
 
 // ---- Where it is ------------------------------------------------------------
 
-bool WorkerCore::has_no_more_steps() const {
-  return steps_.clock() >= EndOf(view()->proto());
-}
-
 absl::Status WorkerCore::WhyGroupIsOver(uint64_t group) const {
   if (!ending_.ok()) return ending_;
   return view() == nullptr ? absl::OkStatus()

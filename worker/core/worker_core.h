@@ -190,9 +190,6 @@ class WorkerCore {
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
   Clock clock() const { return steps_.clock(); }
-  // No step comes after the ones that it has completed. To be asked of a worker
-  // that has a view in which the job runs.
-  bool has_no_more_steps() const;
   // Why whatever is under way in this group cannot end; OK: it can. The driver
   // asks when it begins something in the group, and after each event, and
   // makes it fail: OnGroupLost() follows.

@@ -31,13 +31,8 @@ std::optional<Session::Task> Session::Life::Next() {
     concluding = false;
   }
   while (true) {
-    if (const std::optional<int32_t> cut = own_parts.Ask(); cut.has_value()) {
-      bool last = false;
-      loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-        last = core.has_no_more_steps();
-      });
-      return Keep{.cut = *cut, .last = last};
-    }
+    if (const auto keep = own_parts.Ask(); keep.has_value())
+      return Keep{.cut = keep->cut, .last = keep->last};
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
     SayAsked();
@@ -407,7 +402,7 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
 
 absl::Status Session::Life::Perform(const WorkerCore::KeepProgram& action,
                                     std::optional<Task>*) {
-  own_parts.WriteOwn(action.cut, compressor.Residuals());
+  own_parts.WriteOwn(action, compressor.Residuals());
   return absl::OkStatus();
 }
 
