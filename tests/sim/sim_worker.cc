@@ -576,7 +576,9 @@ bool SimWorker::Perform(const WorkerCore::Evaluate& action) {
 // ---- Over servers -----------------------------------------------------------
 
 bool SimWorker::Perform(const WorkerCore::Compute& action) {
+  CheckStepComes(action.clock);
   replica_.reset();
+  reduced_.reset();
   examples_ = action.examples;
   has_stepped_ = true;
   CompareWithState(action);
@@ -773,6 +775,7 @@ void SimWorker::FinishInProgram(Clock clock) {
 }
 
 bool SimWorker::Perform(const WorkerCore::KeepProgram& action) {
+  kept_last_ |= action.last;
   const Checkpoints& checkpoints = context_->scenario.checkpoints;
   const double part = keeping_.Uniform();
   const absl::Duration time =
@@ -913,7 +916,25 @@ void SimWorker::OnCaughtUp(const std::vector<SimShare>* shares) {
   Work();
 }
 
+void SimWorker::CheckStepComes(Clock clock) {
+  if (!kept_last_) return;
+  context_->checker.Report(
+      Invariant::kCheckpoint,
+      absl::StrCat("worker ", control_peer_.index, " begins step ", clock,
+                   " after its program was told that no step comes"));
+}
+
 bool SimWorker::Perform(const WorkerCore::Reduce& action) {
+  CheckStepComes(action.clock);
+  const auto before = std::exchange(reduced_, action);
+  if (before.has_value() && before->clock == action.clock - 1 &&
+      !before->keeps_model) {
+    context_->checker.Report(
+        Invariant::kReplica,
+        absl::StrCat("worker ", control_peer_.index, " goes on in step ",
+                     action.clock,
+                     " with the model of a step that was to keep none"));
+  }
   clock_ = action.clock;
   examples_ = action.examples;
   if (action.empty) computed_at_.reset();

@@ -940,6 +940,27 @@ TEST_F(WorkerCoreTest, WhoMadeAModelByAllReduceEvaluatesIt) {
   }
 }
 
+TEST_F(WorkerCoreTest, AFirstStepMayOnlyBringTheValuesOfOneWorkerToAll) {
+  for (const bool only_first : {false, true}) {
+    SCOPED_TRACE(only_first);
+    Join([&](uint64_t number) {
+      wire::View view = RunningView(number, "allreduce");
+      if (!only_first) return view;
+      wire::Phase& next = *view.add_phase();
+      next.set_from(1);
+      *next.mutable_mode() = ModeOf("bsp");
+      return view;
+    });
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+      core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+    });
+    ASSERT_EQ(Last<WorkerCore::Reduce>().clock, 0);
+    EXPECT_EQ(Last<WorkerCore::Reduce>().keeps_model, !only_first);
+  }
+}
+
 TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
   for (const bool took_state : {false, true}) {
     Join("allreduce");

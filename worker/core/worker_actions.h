@@ -51,6 +51,9 @@ struct Reduce {
   std::optional<ExampleRange> examples = {};
   // There are no examples for this worker: it takes part without a gradient.
   bool empty = false;
+  // After the step the workers have the model, all of them the same one. Else
+  // it only brings the values of one worker to all, and to the servers.
+  bool keeps_model = false;
 };
 // Evaluate, beside what comes next, the model of `clock`: these parameters,
 // or without them those of the steps by all-reduce. Has no event.

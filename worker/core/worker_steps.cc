@@ -611,7 +611,12 @@ void WorkerSteps::StepByAllReduce(const WorkerParts& parts) {
   parts.Act(worker_action::Reduce{.clock = clock_,
                                   .again = again,
                                   .examples = step_examples_.examples(),
-                                  .empty = empty});
+                                  .empty = empty,
+                                  .keeps_model = KeepsModel(parts.view())});
+}
+
+bool WorkerSteps::KeepsModel(const View& view) const {
+  return clock_ > 0 || WorkersHaveModel(StepAt(view.proto(), clock_ + 1));
 }
 
 void WorkerSteps::BeginConnecting(const WorkerParts& parts) {

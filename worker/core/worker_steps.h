@@ -187,6 +187,8 @@ class WorkerSteps {
   // ---- By all-reduce, and between it and servers
 
   void StepByAllReduce(const WorkerParts& parts);
+  // As of worker_action::Reduce.
+  bool KeepsModel(const View& view) const;
   void BeginConnecting(const WorkerParts& parts);
   void ReadShare(const WorkerParts& parts);
   void GoOnAfterGiving(const WorkerParts& parts);

@@ -91,8 +91,8 @@ void Session::Life::StepDone(const StepRound::End& done) {
 // ---- Steps
 
 absl::Status Session::Life::BeginStep(
-    Clock of, StepRound* round, const std::optional<ExampleRange>& examples,
-    std::optional<Task>* task) {
+    Clock of, StepRound* round, bool keeps_model,
+    const std::optional<ExampleRange>& examples, std::optional<Task>* task) {
   if (options.elastic.has_value() &&
       (!examples.has_value() || examples->epoch < 0 || examples->begin < 0 ||
        examples->begin >= examples->end ||
@@ -122,18 +122,11 @@ absl::Status Session::Life::BeginStep(
       .examples = examples.has_value() ? examples->size() : options.batch_size};
   *task = Step{.clock = of,
                .kind = round->kind(),
-               .keeps_model = KeepsModel(of, round->kind()),
+               .keeps_model = keeps_model,
                .on_device = round->on_device(),
                .last_table_first = round->last_table_first(),
                .examples = examples};
   return absl::OkStatus();
-}
-
-bool Session::Life::KeepsModel(Clock of, StepKind kind) const {
-  if (!WorkersHaveModel(kind)) return false;
-  // The first step of a job may be of this kind only to bring the values of one
-  // worker to all, and the servers.
-  return of > 0 || WorkersHaveModel(StepAt(loop.view()->proto(), of + 1));
 }
 
 absl::Status Session::Life::CheckTable(int table) const {
@@ -365,8 +358,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
                           action.acknowledged);
     LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
   }
-  SL_RETURN_IF_ERROR(
-      BeginStep(action.clock, &over_servers, action.examples, task));
+  SL_RETURN_IF_ERROR(BeginStep(action.clock, &over_servers,
+                               /*keeps_model=*/false, action.examples, task));
   if (!by_table) return absl::OkStatus();
   step->has_parameters.assign(step->has_parameters.size(), false);
   step->begun_without = true;
@@ -389,7 +382,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
   if (action.again) return by_group.ReduceAgain();
   if (action.empty) return by_group.ReduceNothing(action.clock);
   by_group.Begin();
-  return BeginStep(action.clock, &by_group, action.examples, task);
+  return BeginStep(action.clock, &by_group, action.keeps_model, action.examples,
+                   task);
 }
 
 // ---- Checkpoints

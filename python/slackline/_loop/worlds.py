@@ -228,7 +228,6 @@ class Alone:
     ) -> bool:
         """A table without gradient stays as it is, as with torch.optim."""
         self._worker.finish_step([None if g is None else _device.handed(g) for g in gradients], options)
-        self._tables.refresh()
         return True
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
