@@ -24,6 +24,7 @@
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/process/engine_index.h"
+#include "common/program_place.h"
 #include "common/sync/sync_config.h"
 #include "common/version.h"
 #include "google/protobuf/descriptor.h"
@@ -32,7 +33,6 @@
 #include "python/bindings/lone_worker.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
-#include "worker/core/program_place.h"
 #include "worker/data/sampler.h"
 #include "worker/session/job_length.h"
 
@@ -462,7 +462,8 @@ NB_MODULE(_core, m) {
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
   // Where collectives find each other.
   m.def("place_in_step", &PlaceInStep, "clock"_a);
-  m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
+  m.def("place_between_steps", &PlaceBetweenSteps, "clock"_a, "next"_a.none(),
+        "steps_per_epoch"_a);
   m.def("config_fields", &ConfigFields, "text"_a, "file_name"_a);
   m.attr("default_seed") = config::Train().seed();
   m.attr("place_before_all") = kPlaceBeforeAll;

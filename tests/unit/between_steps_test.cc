@@ -186,6 +186,15 @@ TEST_F(CutDutiesTest, WhoJoinsAfterACutHasPromisedNothing) {
   EXPECT_TRUE(duties_.KeepProgramAt(*ViewOf(2, 6, true), 7, 8).has_value());
 }
 
+TEST(ProgramPlaceTest, TheEndOfAnEpochIsOnePlaceForAll) {
+  // Epochs of 4 steps.
+  EXPECT_EQ(PlaceBetweenSteps(6, std::nullopt, 4), PlaceAfterSteps(6));
+  EXPECT_EQ(PlaceBetweenSteps(6, 7, 4), PlaceAfterSteps(6));
+  for (const Clock done : {5, 7, 8})
+    EXPECT_EQ(PlaceBetweenSteps(done, 8, 4), PlaceAfterSteps(8));
+  EXPECT_EQ(PlaceBetweenSteps(8, 9, 4), PlaceAfterSteps(8));
+}
+
 TEST(ProgramPlaceTest, PlacesAreInTheOrderInWhichAProgramComesToThem) {
   EXPECT_EQ(PlaceAfterSteps(0), kPlaceBeforeAll);
   for (Clock clock = 0; clock < 3; ++clock) {
