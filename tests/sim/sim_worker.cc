@@ -206,7 +206,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
   if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (const WorkerCore::Parameters& pulled : effects->pulled) {
     context_->checker.OnPulled(rank_, incarnation(), *pulled);
-    if (started_ || core_.by_all_reduce()) continue;
+    if (started_ || core_.has_model()) continue;
     started_ = true;
     context_->checker.OnStart(rank_, incarnation(), core_.clock());
   }
@@ -300,7 +300,7 @@ void SimWorker::Take(const ClientCore::TableValues& values) {
 }
 
 void SimWorker::PullBeyondTheFence() {
-  if (!last_pull_.has_value() || core_.by_all_reduce() ||
+  if (!last_pull_.has_value() || core_.has_model() ||
       !core_.view()->proto().has_change() ||
       core_.Progress(now()).activity() !=
           run::WorkerProgress::WAITING_FOR_WORKERS) {

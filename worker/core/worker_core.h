@@ -199,7 +199,8 @@ class WorkerCore {
   absl::Status WhyStepIsLost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
-  bool by_all_reduce() const { return steps_.by_all_reduce(); }
+  // As of PhaseFollower.
+  bool has_model() const { return steps_.has_model(); }
   run::WorkerStats Stats(absl::Time now) const;
   run::WorkerProgress Progress(absl::Time now) const;
   const ClientCore* client() const { return steps_.client(); }

@@ -31,19 +31,18 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
   const wire::WorkerMember& self = *view.FindWorker(parts.rank);
   const bool founder = self.founder();
   // A job that goes on has its state on the servers: all begin over them.
-  const bool by_all_reduce = founder
-                                 ? !BeginsWithCheckpoint(view.proto()) &&
+  const bool has_model = founder ? !BeginsWithCheckpoint(view.proto()) &&
                                        WorkersHaveModel(StepAt(view.proto(), 0))
-                                 : JoinsByAllReduce(view);
+                                 : JoinsWorkersWithModel(view);
   follower_.emplace(
       PhaseFollower::Options{
           .rank = parts.rank,
-          .begins_at = founder && !by_all_reduce ? self.begins_at() : -1},
-      by_all_reduce);
+          .begins_at = founder && !has_model ? self.begins_at() : -1},
+      has_model);
   parts.Log(absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
                          options_.member.join.has_elastic() ? "about " : "",
                          view.proto().steps_total(), " steps"));
-  if (by_all_reduce) {
+  if (has_model) {
     clock_ = founder ? 0 : -1;
     group_.BeginWith(founder && BeginsWithWorker(view.proto()));
     parts.counts.group_joins += !founder;
@@ -205,7 +204,7 @@ void WorkerSteps::SayWhereItGoesOn(const WorkerParts& parts) {
 }
 
 void WorkerSteps::KeepPartsOfCheckpoint(const WorkerParts& parts) {
-  if (by_all_reduce() && parts.IsChief()) {
+  if (has_model() && parts.IsChief()) {
     const std::optional<worker_action::KeepState> keep =
         cut_duties_.KeepStateAt(parts.view(), clock_);
     parts.counts.states_kept += keep.has_value();
@@ -266,7 +265,7 @@ void WorkerSteps::Do(const WorkerParts& parts,
       parts.Enter(State::kGiving);
       return ReadShare(parts);
     case Do::kFinish:
-      if (follower_->by_all_reduce()) {
+      if (has_model()) {
         parts.Act(worker_action::LeaveGroup{});
         return Finish(parts);
       }
@@ -276,6 +275,7 @@ void WorkerSteps::Do(const WorkerParts& parts,
 }
 
 void WorkerSteps::Step(const WorkerParts& parts, StepKind kind) {
+  step_ = kind;
   switch (kind) {
     case StepKind::kOverServers:
       return StepOverServers(parts);
@@ -310,20 +310,19 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   ++clock_;
   ++parts.counts.steps;
   parts.counts.ranges += step_examples_.examples().has_value();
-  step_examples_.OnStep(by_all_reduce());
+  step_examples_.OnStep(IsDoneTogether(step_));
   evaluations_.OnStep();
   AskForExamples(parts);
-  // By all-reduce it is now, since whoever joins may be the chief in the next
-  // step. With elastic sampling nobody knows yet that this step was not the
-  // last one, and StepByAllReduce() asks.
-  if (by_all_reduce() && !step_examples_.elastic())
-    EvaluateIfDue(parts, nullptr);
+  // A model that the workers have is evaluated now, since whoever joins may be
+  // the chief in the next step. With elastic sampling nobody knows yet that
+  // this step was not the last one, and StepByAllReduce() asks.
+  if (has_model() && !step_examples_.elastic()) EvaluateIfDue(parts, nullptr);
   Decide(parts);
 }
 
 void WorkerSteps::Conclude(const WorkerParts& parts) {
   ++parts.counts.conclusions;
-  if (follower_->by_all_reduce()) {
+  if (has_model()) {
     parts.Enter(State::kConcluding);
     return parts.Act(worker_action::Conclude{});
   }
@@ -463,7 +462,7 @@ bool WorkerSteps::NextIsOverServers(const WorkerParts& parts) {
   PhaseFollower::Decision decision = follower_->Next(parts.view(), next);
   Notify(parts, std::move(decision.calls));
   return decision.what == PhaseFollower::Do::kStep &&
-         decision.step == StepKind::kOverServers;
+         !WorkersHaveModel(decision.step);
 }
 
 void WorkerSteps::PullAhead(const WorkerParts& parts) {
@@ -548,7 +547,7 @@ void WorkerSteps::AskForExamples(const WorkerParts& parts) {
   std::optional<wire::Call> call =
       step_examples_.Ask({.clock = clock_,
                           .end = EndOf(parts.view().proto()),
-                          .by_all_reduce = by_all_reduce(),
+                          .is_done_together = IsDoneTogether(step_),
                           .all_arrived = client_->unacknowledged_bytes() == 0});
   if (call.has_value()) step_examples_.OnAsked(parts.Call(*std::move(call)));
 }

@@ -114,8 +114,9 @@ class WorkerSteps {
 
   // Steps completed; -1: the group knows.
   Clock clock() const { return clock_; }
-  bool by_all_reduce() const {
-    return follower_.has_value() && follower_->by_all_reduce();
+  // As of PhaseFollower.
+  bool has_model() const {
+    return follower_.has_value() && follower_->has_model();
   }
   // nullptr before Begin().
   ClientCore* client() { return client_.has_value() ? &*client_ : nullptr; }
@@ -169,8 +170,8 @@ class WorkerSteps {
   // asked for behind the gradients, unless something else may come first, or
   // they would miss gradients of others that they need not miss.
   void PullBehindPushes(const WorkerParts& parts);
-  // Whether the next step is surely one over servers, without anything before
-  // it. Its phase is certain then, whatever changes.
+  // Whether the next step surely begins with what the servers have, without
+  // anything before it. Its phase is certain then, whatever changes.
   bool NextIsOverServers(const WorkerParts& parts);
   void AskStateIfFree(const WorkerParts& parts);
 
@@ -197,6 +198,7 @@ class WorkerSteps {
   std::optional<ClientCore> client_;       // Once the job runs.
   std::optional<PhaseFollower> follower_;  // Once the job runs.
   Clock clock_ = 0;                        // As clock() says.
+  StepKind step_{};  // Of the step that is open, is due, or was done last.
   StepPulls pulls_;
   StepTables tables_;
   StepExamples step_examples_;
