@@ -214,8 +214,13 @@ class WorkerCore {
 
   // What the parts get of an event. Goes with `effects`.
   WorkerParts Parts(absl::Time now, Effects* effects);
-  // Does what parts have asked for. After every call of a part that may ask.
+  // Does what parts have asked for, one after the other. After every call of a
+  // part that may ask.
   void Run(const WorkerParts& parts);
+  void Do(const DecideNext& request, const WorkerParts& parts);
+  void Do(const StepsDone& request, const WorkerParts& parts);
+  void Do(const CannotGoOn& request, const WorkerParts& parts);
+  void Do(const HasDiverged& request, const WorkerParts& parts);
   template <typename Event>
   void InSteps(absl::Time now, Effects* effects, const Event& event) {
     const WorkerParts parts = Parts(now, effects);
@@ -237,15 +242,15 @@ class WorkerCore {
   // and more rarely.
   void SayForWhomItWaits(absl::Time now, Effects* effects);
 
-  void OnStepsDone(const WorkerParts& parts);
   // Its steps are done, and its program has asked for what comes next.
   void Leave(const WorkerParts& parts);
   // In kDone: the chief concludes the job when all have left.
   void ConcludeIfDue(const WorkerParts& parts);
-  void StopDiverged(const HasDiverged& how, const WorkerParts& parts);
+  // What Suspend() says, of a worker that has joined or will never have.
+  void AskForCheckpoint(const std::string& reason, const WorkerParts& parts);
   // Tells the coordinator with this call, which is answered or not, and ends.
-  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
-                 Effects* effects);
+  void LeaveWith(wire::Call call, const absl::Status& why,
+                 const WorkerParts& parts);
   void End(const absl::Status& why);
   // This worker was given up, though it lives: says why, and ends.
   void EndGivenUp(const std::string& why, Effects* effects);

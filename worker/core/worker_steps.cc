@@ -59,7 +59,7 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
 }
 
 void WorkerSteps::OnInitialized(const WorkerParts& parts) {
-  if (parts.state == State::kInitializing) Decide(parts);
+  if (parts.state == State::kInitializing) parts.Ask(DecideNext{});
 }
 
 // ---- Events of the network --------------------------------------------------
@@ -78,10 +78,10 @@ void WorkerSteps::OnView(const WorkerParts& parts) {
   if (parts.state < State::kDone) Notify(parts, follower_->Promise(view));
   switch (parts.state) {
     case State::kWaiting:
-      if (view.number() > waited_view_) Decide(parts);
+      if (view.number() > waited_view_) parts.Ask(DecideNext{});
       return;
     case State::kAwaitingExamples:  // The end, or by all-reduce another group.
-      return Decide(parts);
+      return parts.Ask(DecideNext{});
     case State::kGiving:  // Who was to install the rest may have died.
       return ReadShare(parts);
     default:
@@ -317,7 +317,7 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   // the chief in the next step. With elastic sampling nobody knows yet that
   // this step was not the last one, and StepByAllReduce() asks.
   if (has_model() && !step_examples_.elastic()) EvaluateIfDue(parts, nullptr);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::Conclude(const WorkerParts& parts) {
@@ -358,7 +358,7 @@ void WorkerSteps::OnJoined(const WorkerParts& parts, PulledParameters pulled) {
   // Others may begin at earlier steps, and wait for it at a collective there,
   // while it waits for their pushes.
   if (founder && clock_ > 0) SayWhereItGoesOnAt(parts, clock_);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::AskForParameters(const WorkerParts& parts, Clock clock) {
@@ -377,8 +377,8 @@ void WorkerSteps::StepOverServers(const WorkerParts& parts) {
   }
   // What comes next depends on the clock.
   if (SkipToTheOthers(parts) || clock_ == EndOf(parts.view().proto()))
-    return Decide(parts);
-  if (!HasExamples(parts)) return;
+    return parts.Ask(DecideNext{});
+  if (!step_examples_.HasForStep()) return GoOnWithoutExamples(parts);
   BeginComputing(parts, pulls_.Take());
 }
 
@@ -449,7 +449,11 @@ void WorkerSteps::SkipTo(const WorkerParts& parts, Clock clock) {
   clock_ = clock;
   parts.Send(*client_, std::move(sent));
   AskStateIfFree(parts);
-  ActWhenAcknowledged(parts);
+  // It may wait for examples that there are none of before that clock.
+  if (parts.state == State::kAwaitingExamples &&
+      client_->unacknowledged_bytes() == 0) {
+    AskForExamples(parts);
+  }
   SayWhereItGoesOnAt(parts, clock_);
 }
 
@@ -564,7 +568,7 @@ void WorkerSteps::OnGranted(const WorkerParts& parts,
   const absl::Status answered = step_examples_.OnAnswer(reply);
   if (IsOver(parts.state)) return;
   if (!answered.ok()) return parts.Ask(CannotGoOn{.why = answered});
-  if (parts.state == State::kAwaitingExamples) return Decide(parts);
+  if (parts.state == State::kAwaitingExamples) return parts.Ask(DecideNext{});
   if (parts.state == State::kPulling && CanBeginByTable(parts))
     BeginComputing(parts, nullptr);
 }
@@ -574,13 +578,9 @@ void WorkerSteps::TellLaterClock(const WorkerParts& parts) {
   if (call.has_value()) parts.Notify(*std::move(call));
 }
 
-bool WorkerSteps::HasExamples(const WorkerParts& parts) {
-  if (step_examples_.HasForStep()) return true;
+void WorkerSteps::GoOnWithoutExamples(const WorkerParts& parts) {
   const std::optional<Clock> wished = step_examples_.TakeSkip(clock_);
-  if (!wished.has_value()) {
-    WaitForExamples(parts);
-    return false;
-  }
+  if (!wished.has_value()) return WaitForExamples(parts);
   pulls_.Drop();
   const Clock to =
       std::min(*wished, follower_->SkipLimit(parts.view(), clock_));
@@ -588,8 +588,7 @@ bool WorkerSteps::HasExamples(const WorkerParts& parts) {
     parts.counts.left_out += to - clock_;
     SkipTo(parts, to);
   }
-  Decide(parts);
-  return false;
+  parts.Ask(DecideNext{});
 }
 
 // ---- By all-reduce ----------------------------------------------------------
@@ -649,7 +648,7 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
   group_.OnCaughtUp();
   ++parts.counts.connects;
   change_times_.OnConnected(parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::OnReducing(const WorkerParts& parts) {
@@ -683,7 +682,7 @@ void WorkerSteps::OnGroupLost(const WorkerParts& parts,
   asked_ = false;
   if (parts.state == State::kConnecting) {
     // A newer view says whom to connect to.
-    if (!group_.IsOf(parts.view())) return Decide(parts);
+    if (!group_.IsOf(parts.view())) return parts.Ask(DecideNext{});
     if (group_.OnConnectFailed(parts.now, parts.member.lease())) {
       return parts.Ask(
           CannotGoOn{.why = absl::ResourceExhaustedError(absl::StrCat(
@@ -698,7 +697,7 @@ void WorkerSteps::OnGroupLost(const WorkerParts& parts,
   if (!group_.IsOf(parts.view())) TellGroupLost(parts);
   ++parts.counts.regroups;
   parts.Notify(follower_->ConnectionLost(group_.group()));
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::TellGroupLost(const WorkerParts& parts) {
@@ -715,7 +714,7 @@ void WorkerSteps::OnStateTaken(const WorkerParts& parts,
   group_.ForgetComputed();
   follower_->TookState();
   change_times_.OnTaken(moved, parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::ReadShare(const WorkerParts& parts) {
@@ -746,7 +745,7 @@ void WorkerSteps::OnStateRead(const WorkerParts& parts,
 void WorkerSteps::GoOnAfterGiving(const WorkerParts& parts) {
   follower_->GaveState();
   change_times_.OnGiven(parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 }  // namespace slackline

@@ -52,6 +52,9 @@ class WorkerSteps {
   void Begin(const WorkerParts& parts);
   bool has_begun() const { return client_.has_value(); }
 
+  // What it does next. To be called when the request DecideNext has its turn.
+  void Decide(const WorkerParts& parts);
+
   // ---- Events of the network
 
   // The client follows a newer view; OnView() follows when what the client has
@@ -133,7 +136,6 @@ class WorkerSteps {
  private:
   // ---- From one thing to do to the next
 
-  void Decide(const WorkerParts& parts);
   void Do(const WorkerParts& parts, const PhaseFollower::Decision& decision);
   void Step(const WorkerParts& parts, StepKind kind);
   // Calls that PhaseFollower makes.
@@ -179,9 +181,9 @@ class WorkerSteps {
 
   void AskForExamples(const WorkerParts& parts);
   void WaitForExamples(const WorkerParts& parts);
-  // Over servers, at the parameters of a step: true if there are examples for
-  // it. Else it waits for some, or does something else.
-  bool HasExamples(const WorkerParts& parts);
+  // Over servers, at the parameters of a step that has none: it waits for some,
+  // or skips to where there are some.
+  void GoOnWithoutExamples(const WorkerParts& parts);
   void OnGranted(const WorkerParts& parts, const wire::CallReply& reply);
   void TellLaterClock(const WorkerParts& parts);
 
