@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
-from slackline import _device
+from slackline._tensors import devices
 from slackline._loop.worlds import World
 from slackline._model.arrivals import Arrivals
 from slackline._model.tables import Tables
@@ -18,7 +18,7 @@ class Model:
 
     def __init__(self, module: torch.nn.Module, world: World, overlap: Optional[bool]) -> None:
         """Raises ValueError naming a parameter that cannot be trained."""
-        self.tables = Tables(module, _device.CPU if world.through_host else world.device)
+        self.tables = Tables(module, devices.CPU if world.through_host else world.device)
         self.values = Values(self.tables)  # What the job has written, to see changes.
         self.arrivals = Arrivals(self.tables, world.wait_for, overlap if world.sends else False)
         # Whether all workers do the step that was taken last together, with the same gradients; and whether they

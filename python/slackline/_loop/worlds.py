@@ -9,7 +9,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._loop import stacks
 from slackline._optim.state import TableState
 from slackline._model.tables import Tables
@@ -67,7 +68,7 @@ class Joined:
         # Its block in the config, and the block's fields.
         self.optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = worker.optimizer
         self.gather_bytes_max: int = _core.gather_bytes_max(worker.world_size)
-        self.device: torch.device = _device.of_worker(self.rank, worker.gpu)
+        self.device: torch.device = devices.of_worker(self.rank, worker.gpu)
         # Why parameters on a GPU go through copies on the host; empty: they do not.
         self.through_host = ""
         if worker.gpu is not None and not _core.has_gpu_code:
@@ -101,7 +102,7 @@ class Joined:
         self._worker.wait_for(table)
 
     def gradient(self, table: int, gradient: torch.Tensor, options: _core.StepOptions) -> None:
-        self._worker.gradient(table, _device.handed(gradient), options, _device.stream(gradient.device))
+        self._worker.gradient(table, devices.handed(gradient), options, devices.stream(gradient.device))
 
     def finish_step(
         self,
@@ -110,7 +111,7 @@ class Joined:
         skipped: List[int],
     ) -> bool:
         """``skipped``: tables whose optimizer does nothing. False if the step is lost, and comes again."""
-        handed = [None if gradient is None else _device.handed(gradient) for gradient in gradients]
+        handed = [None if gradient is None else devices.handed(gradient) for gradient in gradients]
         return self._worker.finish_step(handed, options, skipped)
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
@@ -182,7 +183,7 @@ class Alone:
     data_dir = ""
     optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = None
     gather_bytes_max: int = _core.gather_bytes_max(1)
-    device = _device.CPU
+    device = devices.CPU
     through_host = ""
 
     def __init__(self) -> None:
@@ -227,7 +228,7 @@ class Alone:
         skipped: List[int],
     ) -> bool:
         """A table without gradient stays as it is, as with torch.optim."""
-        self._worker.finish_step([None if g is None else _device.handed(g) for g in gradients], options)
+        self._worker.finish_step([None if g is None else devices.handed(g) for g in gradients], options)
         return True
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
@@ -278,7 +279,7 @@ World = Union[Joined, Alone]
 
 
 def _handed_states(states: List[TableState]) -> List[Tuple[int, List[Any]]]:
-    return [(state.updates, [_device.handed(slot) for slot in state.slots]) for state in states]
+    return [(state.updates, [devices.handed(slot) for slot in state.slots]) for state in states]
 
 
 def _table_states(states: List[Tuple[int, List[bytearray]]], tables: Tables) -> List[TableState]:

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Optional, Union
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._job import Job
 from slackline._loop import worlds
 from slackline._start import torchrun
@@ -102,7 +103,7 @@ def join(
             "worker { device: CUDA }, and launch() takes it"
         )
     if under_torchrun:
-        of_device = _device.in_config(device or "cpu", "slackline.join()")
+        of_device = devices.in_config(device or "cpu", "slackline.join()")
         path, rank = torchrun.join(config or None, mode, servers, of_device, key_file)
         world = worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port, key_file)
     elif not config:
