@@ -65,6 +65,17 @@ std::optional<double> Optimizer::momentum() const {
   return rule_->momentum(config_);
 }
 
+std::string Optimizer::FaultOfMomentum(double momentum) const {
+  if (!this->momentum().has_value())
+    return "the optimizer has none that a step may change";
+  const bool above_zero = rule_->momentum_is_above_zero;
+  const auto as_float = static_cast<float>(momentum);
+  // A NaN is neither.
+  if ((above_zero ? as_float > 0 : momentum >= 0) && as_float < 1) return "";
+  return absl::StrCat(above_zero ? "above" : "at least",
+                      " 0 and, as a float, below 1 is required");
+}
+
 int Optimizer::slot_count() const { return optim::SlotCount(rule()); }
 
 optim::Coefficients Optimizer::CoefficientsOf(const ApplyArgs& args) const {

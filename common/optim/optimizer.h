@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -57,6 +58,8 @@ class Optimizer {
   // by another one (StepNumbers). None: the rule has no such number, or one
   // that is the same in all updates.
   std::optional<double> momentum() const;
+  // What is wrong with a number in its place; "" if an update may have it.
+  std::string FaultOfMomentum(double momentum) const;
 
   struct ApplyArgs {
     // The parameters before and after. `out` is `in`, or overlaps with no

@@ -38,11 +38,12 @@ std::string FaultOfJudged(const StepOptions& options) {
 absl::Status CheckMomentum(const StepOptions& options,
                            const Optimizer& optimizer,
                            absl::string_view table) {
-  if (!options.momentum.has_value() || optimizer.momentum().has_value())
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the gradient of '", table, "' has a momentum of ", *options.momentum,
-      ", and the table's optimizer has none that a step may change"));
+  if (!options.momentum.has_value()) return absl::OkStatus();
+  const std::string fault = optimizer.FaultOfMomentum(*options.momentum);
+  if (fault.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the gradient of '", table, "' has a momentum of ",
+                   *options.momentum, "; ", fault));
 }
 
 wire::StepOptions ToWire(const StepOptions& options) {

@@ -29,15 +29,15 @@ struct StepOptions {
 // What a worker may ask for is at most this, and at least 0.
 inline constexpr double kRateFactorMax = 1e6;
 
-// What is wrong with the options of a worker; "" if they are allowed. A
-// momentum is at least 0, and below 1 as a float.
+// What is wrong with the options of a worker, whatever the optimizer; "" if
+// they are allowed. A momentum is at least 0, and below 1 as a float.
 std::string FaultOf(const StepOptions& options);
 // The same of options with the part of a rule for stale gradients, whose factor
 // has no bound but that it is finite.
 std::string FaultOfJudged(const StepOptions& options);
 
-// InvalidArgument: the options have a momentum and the optimizer of the table
-// has none that an update may replace.
+// InvalidArgument: the options have a momentum that no update of the table's
+// optimizer may have (Optimizer::FaultOfMomentum()).
 absl::Status CheckMomentum(const StepOptions& options,
                            const Optimizer& optimizer, absl::string_view table);
 

@@ -24,6 +24,7 @@
 #include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/process/engine_index.h"
+#include "common/program_place.h"
 #include "common/sync/sync_config.h"
 #include "common/version.h"
 #include "google/protobuf/descriptor.h"
@@ -32,7 +33,6 @@
 #include "python/bindings/lone_worker.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
-#include "worker/core/program_place.h"
 #include "worker/data/sampler.h"
 #include "worker/session/job_length.h"
 
@@ -52,6 +52,14 @@ class Rule {
   int slots() const { return optimizer_.slot_count(); }
   double learning_rate() const { return optimizer_.learning_rate(); }
   std::optional<double> momentum() const { return optimizer_.momentum(); }
+  std::string FaultOfMomentum(double momentum) const {
+    return optimizer_.FaultOfMomentum(momentum);
+  }
+  // Of NAdam.
+  double ProductOfMomenta(int64_t updates) const {
+    return optim::ProductOfMomenta(config_.nadam(),
+                                   static_cast<double>(updates));
+  }
   RuleFields fields() const { return FieldsOf(config_); }
 
  private:
@@ -350,6 +358,7 @@ NB_MODULE(_core, m) {
              if (!states.has_value()) return std::nullopt;
              return BytesOf(*std::move(states));
            })
+      .def("fetch_parameters", &Worker::FetchParameters)
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def("begins_in_epoch", &Worker::BeginsInEpoch)
@@ -417,6 +426,8 @@ NB_MODULE(_core, m) {
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
       .def_prop_ro("momentum", &Rule::momentum)
+      .def("fault_of_momentum", &Rule::FaultOfMomentum, "momentum"_a)
+      .def("product_of_momenta", &Rule::ProductOfMomenta, "updates"_a)
       .def_prop_ro("fields", &Rule::fields);
 
   nb::class_<PythonSampler>(m, "Sampler")
@@ -451,7 +462,8 @@ NB_MODULE(_core, m) {
       "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
   // Where collectives find each other.
   m.def("place_in_step", &PlaceInStep, "clock"_a);
-  m.def("place_after_steps", &PlaceAfterSteps, "clock"_a);
+  m.def("place_between_steps", &PlaceBetweenSteps, "clock"_a, "next"_a.none(),
+        "steps_per_epoch"_a);
   m.def("config_fields", &ConfigFields, "text"_a, "file_name"_a);
   m.attr("default_seed") = config::Train().seed();
   m.attr("place_before_all") = kPlaceBeforeAll;

@@ -343,19 +343,29 @@ void Worker::BeginWith(std::vector<TableSlots> states) {
 }
 
 std::optional<std::vector<TableState>> Worker::OptimizerState() {
+  std::vector<TableState> states;
+  const absl::Status fetched = Fetched([&](Session& open) {
+    SL_ASSIGN_OR_RETURN(states, open.OptimizerState());
+    return absl::OkStatus();
+  });
+  if (absl::IsOutOfRange(fetched)) return std::nullopt;
+  ThrowIfBad(fetched);
+  return states;
+}
+
+void Worker::FetchParameters() {
+  const absl::Status fetched =
+      Fetched([](Session& open) { return open.FetchParameters(); });
+  if (!absl::IsOutOfRange(fetched)) ThrowIfBad(fetched);
+}
+
+template <typename Fetch>
+absl::Status Worker::Fetched(const Fetch& fetch) {
   Session& open = session();
-  absl::StatusOr<std::vector<TableState>> states;
-  {
-    const nb::gil_scoped_release released;
-    states = open.OptimizerState();
-    GpuParameters* const gpu = parameters_->gpu();
-    if (states.ok() && gpu != nullptr) {
-      const absl::Status used = FailUnlessOk(gpu->UseLoaded());
-      if (!used.ok()) states = used;
-    }
-  }
-  if (absl::IsOutOfRange(states.status())) return std::nullopt;
-  return ValueOrThrow(std::move(states));
+  const nb::gil_scoped_release released;
+  SL_RETURN_IF_ERROR(fetch(open));
+  GpuParameters* const gpu = parameters_->gpu();
+  return gpu == nullptr ? absl::OkStatus() : FailUnlessOk(gpu->UseLoaded());
 }
 
 void Worker::Kept(int32_t cut, std::optional<nb::bytes> state,

@@ -113,6 +113,9 @@ class Worker {
   // As Session::OptimizerState(), without the GIL; none if the job has
   // FINISHED.
   std::optional<std::vector<TableState>> OptimizerState();
+  // As Session::FetchParameters(), without the GIL; nothing if the job has
+  // FINISHED.
+  void FetchParameters();
   // As Session::Kept(); without a state: why there is none.
   void Kept(int32_t cut, std::optional<nanobind::bytes> state,
             const std::string& error);
@@ -154,6 +157,9 @@ class Worker {
   std::shared_ptr<EarlyGather> early() const;
   // The same, made if there is none yet. Throws as Gather().
   std::shared_ptr<EarlyGather> EarlyOrNew();
+  // What `fetch(session)` loads is seen by the GPU, too. Without the GIL.
+  template <typename Fetch>
+  absl::Status Fetched(const Fetch& fetch);
   absl::Status HandOver(int table, TensorArray gradient,
                         const StepOptions& options, CUstream_st* stream);
   // Hands over what has come from the GPU; with `wait`, all that was started.

@@ -43,7 +43,7 @@ except ImportError as error:
     ) from None
 from slackline._core import JobError, JobSuspended
 from slackline._data.loader import Loader
-from slackline._files import load, save
+from slackline._tensors.files import load, save
 from slackline._job import Job
 from slackline._optim.rules import (
     SGD,

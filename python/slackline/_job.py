@@ -7,10 +7,11 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
 import torch
 
-from slackline import _core, _device, _files, _sync_batch_norm
+from slackline import _core, _sync_batch_norm
+from slackline._tensors import devices, files
 from slackline._data.loader import Loader
 from slackline._data.order import Orders
-from slackline._images import Images
+from slackline._tensors.images import Images
 from slackline._loop import collectives
 from slackline._loop.evaluations import Scores
 from slackline._loop.exits import Exits
@@ -128,7 +129,7 @@ class Job:
             raise RuntimeError(
                 "job.model() was called before; put several models into one torch.nn.ModuleDict"
             )
-        _device.check_model(module, self.device)
+        devices.check_model(module, self.device)
         self._synchronise_batch_norm(module)
         model = Model(module, self._world, overlap)
         self._loop.take_model(model)
@@ -399,9 +400,9 @@ class Job:
         state = {
             name: tensor
             for name, tensor in loop.model.tables.module.state_dict().items()
-            if isinstance(tensor, torch.Tensor) and not _files.why_not(tensor)
+            if isinstance(tensor, torch.Tensor) and not files.why_not(tensor)
         }
-        _files.save(state, path, {"job": self._world.job})
+        files.save(state, path, {"job": self._world.job})
 
     # ---- Collectives ---------------------------------------------------------
 

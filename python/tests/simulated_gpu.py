@@ -13,7 +13,8 @@ import sys
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._loop import worlds
 from slackline._model.tables import Tables
 
@@ -55,11 +56,11 @@ def of_worker(rank, gpu):
 
 def bind(self, rules, on_gpu=None):
     if on_gpu is None:  # The copy for evaluations is the host's.
-        _device.CPU = torch.device("cpu")
+        devices.CPU = torch.device("cpu")
         try:
             return plain_bind(self, rules)
         finally:
-            _device.CPU = torch.device("meta")
+            devices.CPU = torch.device("meta")
     return plain_bind(
         self,
         rules,
@@ -98,10 +99,10 @@ plain_bind = Tables.bind
 Tables.bind = bind
 Tables._check_stream = lambda self: None
 worlds.Joined.next, worlds.Joined.gradient, worlds.Joined.finish_step = next_task, gradient, finish_step
-_device.of_worker = of_worker
-_device.stream = lambda device: 0
-_device.like_here = lambda device: contextlib.nullcontext()
-_device.CPU = torch.device("meta")  # No tensor of the script is there.
+devices.of_worker = of_worker
+devices.stream = lambda device: 0
+devices.like_here = lambda device: contextlib.nullcontext()
+devices.CPU = torch.device("meta")  # No tensor of the script is there.
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 print(f"{library.slackline_simulated_operations()} operations of the simulated GPU")

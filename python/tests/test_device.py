@@ -8,7 +8,8 @@ import pytest
 import torch
 from support import BIN, CONFIG, USUAL, Run, run, run_alone, run_job
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._model.tables import Tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -17,9 +18,10 @@ CUDA_CONFIG = CONFIG.replace("count: 2", "count: 2 device: CUDA")
 # Scripts of a build without GPU code, and of a PyTorch that takes the CPU for a GPU.
 NO_GPU_CODE = """
 import torch
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 _core.has_gpu_code = False
-_device.of_worker = lambda rank, gpu: torch.device("cpu")
+devices.of_worker = lambda rank, gpu: torch.device("cpu")
 """
 
 
@@ -58,10 +60,10 @@ def test_the_command_of_the_document(tmp_path):
 def test_what_is_missing_is_said(monkeypatch):
     def said():
         with pytest.raises(ValueError) as error:
-            _device.of_worker(3, 1)
+            devices.of_worker(3, 1)
         return str(error.value)
 
-    assert _device.of_worker(3, None) == torch.device("cpu")
+    assert devices.of_worker(3, None) == torch.device("cpu")
     monkeypatch.setattr(torch.version, "cuda", None)
     assert said() == (
         f"worker 3: the config gives it GPU 1 (device: CUDA), but PyTorch {torch.__version__} of "
@@ -90,13 +92,13 @@ def test_the_compiled_part_says_it_too():
 
 def test_trained_parameters_elsewhere_are_refused_by_name():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    _device.check_model(net, torch.device("cpu"))
+    devices.check_model(net, torch.device("cpu"))
     with pytest.raises(ValueError, match="'0.weight' is on cpu, .* this worker cuda:1 .*net.to\\(job.device\\)"):
-        _device.check_model(net, torch.device("cuda", 1))
+        devices.check_model(net, torch.device("cuda", 1))
     for parameter in net[0].parameters():
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match="'1.weight' is on cpu"):
-        _device.check_model(net, torch.device("cuda", 1))
+        devices.check_model(net, torch.device("cuda", 1))
 
 
 def test_another_stream_or_gpu_in_the_loop_is_refused(monkeypatch):
@@ -105,7 +107,7 @@ def test_another_stream_or_gpu_in_the_loop_is_refused(monkeypatch):
     tables.check_unchanged()
     here = {"gpu": 1, "stream": 7}
     monkeypatch.setattr(torch.cuda, "current_device", lambda: here["gpu"])
-    monkeypatch.setattr(_device, "stream", lambda device: here["stream"])
+    monkeypatch.setattr(devices, "stream", lambda device: here["stream"])
     tables.device, tables._stream = torch.device("cuda", 1), 7  # As after the first batch.
     tables.check_unchanged()
     here["stream"] = 8

@@ -7,7 +7,7 @@ import zlib
 import numpy
 import pytest
 import torch
-from slackline._images import _IMAGES_MAX, _NAMES_MAX, Images, encode_png
+from slackline._tensors.images import _IMAGES_MAX, _NAMES_MAX, Images, encode_png
 from support import BIN, USUAL, run_alone, run_job
 
 

@@ -288,6 +288,18 @@ except RuntimeError as error:
     assert sum("is not the one that concluded it" in log for log in logs) == 1
 
 
+def test_at_the_end_the_parameters_come_without_slots(tmp_path):
+    pulled = []
+    for rule in ("SGD(lr=0.01)", "Adam(lr=0.01)"):
+        args = ["", str(tmp_path / "end"), "3"]
+        script = SCRIPT.replace("RULE", rule)
+        run = run_job(tmp_path, script, args=args, config=CONFIG, name=rule[:3]).succeeded()
+        pulled.append(run.summary["bytes_pulled"])
+    values = sum(4 * tensor.numel() for tensor in slackline.load(tmp_path / "end.safetensors").values())
+    # The worker that concludes the job has Adam's two slots of each, for state_dict().
+    assert pulled[1] - pulled[0] < 3 * values
+
+
 def test_alone_it_is_not_copied_until_it_is_asked_for(tmp_path):
     script = """
     import torch, slackline

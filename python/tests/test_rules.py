@@ -207,8 +207,11 @@ def test_a_momentum_that_a_scheduler_sets_travels_and_other_options_do_not():
     assert numbers(slackline.RMSprop(momentum=0.5), momentum=0.25) == (1.0, 0.25)
     for rule, changes, said in (
         (sgd, {"weight_decay": 0.1}, "weight_decay was 0.0 .* only lr and momentum may change"),
-        (sgd, {"momentum": 0.0}, "the momentum is 0.0 now; above 0 and below 1 is required"),
+        (sgd, {"momentum": 0.0}, "the momentum is 0.0 now; above 0 and, as a float, below 1 is required"),
         (sgd, {"momentum": 1.0}, "the momentum is 1.0 now"),
+        (sgd, {"momentum": 1 - 1e-9}, "the momentum is 0.999999999 now; above 0"),
+        (slackline.RMSprop(momentum=0.5), {"momentum": 0.0}, "the momentum is 0.0 now; above 0"),
+        (slackline.Adam(), {"betas": (1.0, 0.999)}, "the first of betas is 1.0 now; at least 0"),
         (slackline.SGD(0.1), {"momentum": 0.5}, "without momentum at the start only lr may change"),
         (slackline.Adam(), {"betas": (0.9, 0.99)}, "only lr and the first of betas may change"),
         (slackline.NAdam(), {"betas": (0.8, 0.999)}, "of NAdam only lr may change"),

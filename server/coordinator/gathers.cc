@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/block/bounds.h"
+#include "common/program_place.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -230,9 +231,10 @@ void Gathers::Start(const std::map<int32_t, const Member*>& workers,
     changed_.insert(worker->incarnation);
     // Who goes on from a checkpoint calls nothing before its first step, which
     // it may not even begin before another worker's earlier step is done.
-    const auto clock = static_cast<uint64_t>(worker->begins_at);
+    const Clock clock = worker->begins_at;
     positions_[worker->incarnation] = {
-        .rank = rank, .place = {clock == 0 ? 0 : 2 * clock + 1, 0}};
+        .rank = rank,
+        .place = {clock == 0 ? kPlaceBeforeAll : PlaceInStep(clock), 0}};
   }
 }
 

@@ -20,9 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/cluster_config.h"
 #include "common/net/shm/shm_socket.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "tests/support/ranks.h"
 
@@ -126,6 +128,30 @@ TEST_F(HostGroupTest, ALinkIsOneOverTcp) {
   EXPECT_THAT(
       Connect(Limits::AUTO, Same, LinkModel{.latency = absl::Microseconds(1)}),
       Each(StrEq("tcp")));
+}
+
+// With at least two workers in the same words as the groups above.
+TEST_F(HostGroupTest, WorkersTryTheirLinksWhereTheyMaySumOverTcp) {
+  const auto may = [](const std::string& limits, const std::string& more = "",
+                      const std::string& sync = "allreduce {}") {
+    config::ClusterConfig config;
+    SL_CHECK(google::protobuf::TextFormat::ParseFromString(
+                 absl::StrCat("server { host: 'a' } worker { host: 'a' count: "
+                              "2 } limits { ",
+                              limits, " } sync { ", sync, " } ", more),
+                 &config),
+             limits);
+    return MaySumOverTcp(config, WorkerProcesses(config)[0]);
+  };
+  EXPECT_FALSE(may("transport: AUTO"));
+  EXPECT_FALSE(may("transport: SHM"));
+  EXPECT_TRUE(may("transport: TCP"));
+  EXPECT_TRUE(may("transport: IPC")) << "all-reduce is over tcp then";
+  EXPECT_FALSE(may("transport: IPC", "", "bsp {}"));
+  EXPECT_TRUE(may("transport: AUTO", "worker { host: 'b' }"));
+  EXPECT_TRUE(
+      may("transport: AUTO",
+          "worker { host: 'a' conditions { link { latency_ms: 1 } } }"));
 }
 
 // Words of an address: bytes, user, name, host.

@@ -446,6 +446,8 @@ TEST_P(SessionStateTest, AJobGoesOnWithTheOptimizerOfAnother) {
           bias = bias / 2 + 2;
           value -= weight;
           // After the last one, too, whoever concludes the job.
+          EXPECT_TRUE(session.FetchParameters().ok());
+          EXPECT_THAT(worker.weight, Each(value));
           expect(session, weight, bias, 8 + step->clock);
         } else if (std::holds_alternative<Session::Conclusion>(*task)) {
           expect(session, weight, bias, 7 + kSteps);

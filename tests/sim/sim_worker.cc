@@ -206,7 +206,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
   if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (const WorkerCore::Parameters& pulled : effects->pulled) {
     context_->checker.OnPulled(rank_, incarnation(), *pulled);
-    if (started_ || core_.by_all_reduce()) continue;
+    if (started_ || core_.has_model()) continue;
     started_ = true;
     context_->checker.OnStart(rank_, incarnation(), core_.clock());
   }
@@ -300,7 +300,7 @@ void SimWorker::Take(const TableValues& values) {
 }
 
 void SimWorker::PullBeyondTheFence() {
-  if (!last_pull_.has_value() || core_.by_all_reduce() ||
+  if (!last_pull_.has_value() || core_.has_model() ||
       !core_.view()->proto().has_change() ||
       core_.Progress(now()).activity() !=
           run::WorkerProgress::WAITING_FOR_WORKERS) {
@@ -383,7 +383,8 @@ void SimWorker::WorkAfterLast() {
     if (after_last_.Chance(0.5) && !replica_.has_value() &&
         core_.ending().ok()) {
       ++counts_.states_asked_after;
-      return AskState();
+      return AskState(after_last_.Chance(0.5) ? StateParts::kValues
+                                              : StateParts::kAll);
     }
     busy_ = after_last_at_work_ = false;
     Work();
@@ -468,11 +469,11 @@ bool SimWorker::AsksState() {
          asking_.Chance(context_->scenario.asks_state);
 }
 
-void SimWorker::AskState() {
+void SimWorker::AskState(StateParts what) {
   asks_ = true;
   ++counts_.states_asked;
-  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.AskState(now, effects);
+  Tell([=](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.AskState(what, now, effects);
     core.SetNeed(WorkerCore::Need::kState, now);
   });
 }
@@ -575,7 +576,9 @@ bool SimWorker::Perform(const WorkerCore::Evaluate& action) {
 // ---- Over servers -----------------------------------------------------------
 
 bool SimWorker::Perform(const WorkerCore::Compute& action) {
+  CheckStepComes(action.clock);
   replica_.reset();
+  reduced_.reset();
   examples_ = action.examples;
   has_stepped_ = true;
   CompareWithState(action);
@@ -772,6 +775,7 @@ void SimWorker::FinishInProgram(Clock clock) {
 }
 
 bool SimWorker::Perform(const WorkerCore::KeepProgram& action) {
+  kept_last_ |= action.last;
   const Checkpoints& checkpoints = context_->scenario.checkpoints;
   const double part = keeping_.Uniform();
   const absl::Duration time =
@@ -912,7 +916,25 @@ void SimWorker::OnCaughtUp(const std::vector<SimShare>* shares) {
   Work();
 }
 
+void SimWorker::CheckStepComes(Clock clock) {
+  if (!kept_last_) return;
+  context_->checker.Report(
+      Invariant::kCheckpoint,
+      absl::StrCat("worker ", control_peer_.index, " begins step ", clock,
+                   " after its program was told that no step comes"));
+}
+
 bool SimWorker::Perform(const WorkerCore::Reduce& action) {
+  CheckStepComes(action.clock);
+  const auto before = std::exchange(reduced_, action);
+  if (before.has_value() && before->clock == action.clock - 1 &&
+      !before->keeps_model) {
+    context_->checker.Report(
+        Invariant::kReplica,
+        absl::StrCat("worker ", control_peer_.index, " goes on in step ",
+                     action.clock,
+                     " with the model of a step that was to keep none"));
+  }
   clock_ = action.clock;
   examples_ = action.examples;
   if (action.empty) computed_at_.reset();

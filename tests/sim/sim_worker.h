@@ -99,6 +99,8 @@ class SimWorker {
   bool Perform(const WorkerCore::ReadState& action);
   bool Perform(const WorkerCore::KeepState& action);
   bool Perform(const WorkerCore::KeepProgram& action);
+  // No KeepProgram was the last.
+  void CheckStepComes(Clock clock);
   bool Perform(const WorkerCore::Conclude& action);
   bool Perform(const WorkerCore::Save& action);
   // True if the script calls a collective first, in the step of `clock`; then
@@ -119,7 +121,7 @@ class SimWorker {
   void OnGathered(const MemberCore::CallResult& answer);
   // A script that wants the state of the optimizer stands still meanwhile.
   bool AsksState();
-  void AskState();
+  void AskState(StateParts what = StateParts::kAll);
   void OnState(const WorkerCore::Parameters& state);
   // In BSP it is that of the parameters of the step.
   void CompareWithState(const WorkerCore::Compute& step);
@@ -204,7 +206,9 @@ class SimWorker {
   std::function<void()> after_gather_;
   std::optional<Clock> script_step_;  // That the script is in.
   Rng asking_;
-  bool has_stepped_ = false;  // Over servers.
+  bool has_stepped_ = false;                   // Over servers.
+  bool kept_last_ = false;                     // A KeepProgram was the last.
+  std::optional<WorkerCore::Reduce> reduced_;  // The last step, if by that.
   bool asks_ = false;
   bool asks_in_step_ = false;  // Between two gradients.
   // The clock and the versions of the state that it was told last.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/must.h"
@@ -157,6 +158,16 @@ TEST_F(CutDutiesTest, TheProgramIsKeptAtItsLimitOrBeyond) {
   EXPECT_FALSE(duties_.KeepProgramAt(*ViewOf(1, 6, true), 7, 8).has_value());
 }
 
+TEST_F(CutDutiesTest, TheProgramIsToldThatNoStepComesAfterIt) {
+  const Clock end = EndOf(ViewOf(1, 6, true)->proto());
+  for (const Clock clock : {end - 1, end}) {
+    CutDuties duties;
+    const auto keep = duties.KeepProgramAt(*ViewOf(1, 6, true), 7, clock);
+    ASSERT_TRUE(keep.has_value());
+    EXPECT_EQ(keep->last, clock == end);
+  }
+}
+
 TEST_F(CutDutiesTest, EachWorkerHasItsOwnLimitWhereTheCutSaysSo) {
   wire::View proto = ViewOf(1, 0, false)->ToProto();
   wire::Cut::Until& until = *proto.mutable_cut()->add_until();
@@ -173,6 +184,15 @@ TEST_F(CutDutiesTest, WhoJoinsAfterACutHasPromisedNothing) {
   duties_.Begin(*ViewOf(1, 6, true));
   EXPECT_FALSE(duties_.KeepProgramAt(*ViewOf(1, 6, true), 7, 8).has_value());
   EXPECT_TRUE(duties_.KeepProgramAt(*ViewOf(2, 6, true), 7, 8).has_value());
+}
+
+TEST(ProgramPlaceTest, TheEndOfAnEpochIsOnePlaceForAll) {
+  // Epochs of 4 steps.
+  EXPECT_EQ(PlaceBetweenSteps(6, std::nullopt, 4), PlaceAfterSteps(6));
+  EXPECT_EQ(PlaceBetweenSteps(6, 7, 4), PlaceAfterSteps(6));
+  for (const Clock done : {5, 7, 8})
+    EXPECT_EQ(PlaceBetweenSteps(done, 8, 4), PlaceAfterSteps(8));
+  EXPECT_EQ(PlaceBetweenSteps(8, 9, 4), PlaceAfterSteps(8));
 }
 
 TEST(ProgramPlaceTest, PlacesAreInTheOrderInWhichAProgramComesToThem) {

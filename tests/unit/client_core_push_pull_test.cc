@@ -44,8 +44,9 @@ TEST_F(ClientCoreTest, AMomentumWhereTheOptimizerHasNoneIsRefused) {
       client_->Push(0, TableId{1}, Payload::Allocate(4 * kShardBytes),
                     {.momentum = 0.5}, versions_, now_, &effects_);
   EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(pushed.message()),
-              ::testing::HasSubstr("a momentum of 0.5, and the table's"));
+  EXPECT_THAT(
+      std::string(pushed.message()),
+      ::testing::HasSubstr("a momentum of 0.5; the optimizer has none"));
   EXPECT_THAT(effects_.sends, ::testing::IsEmpty());
 }
 

@@ -643,6 +643,34 @@ TEST(OptimizerTest, AnUpdateMayReplaceTheMomentumWhereThereIsOne) {
   EXPECT_EQ(momentum("nadam { learning_rate: 1 }"), std::nullopt);
 }
 
+TEST(OptimizerTest, AMomentumOfABufferIsAboveZeroInAllUpdates) {
+  const auto fault = [](const char* text, double momentum) {
+    return MakeOptimizer(text).FaultOfMomentum(momentum);
+  };
+  for (const char* const text :
+       {"momentum { learning_rate: 1 }",
+        "nesterov { learning_rate: 1 momentum: 0.5 }",
+        "rmsprop { learning_rate: 1 momentum: 0.5 }"}) {
+    SCOPED_TRACE(text);
+    EXPECT_EQ(fault(text, 0.25), "");
+    for (const double bad : {0.0, 1e-60, -0.5, 1.0, 1 - 1e-9, std::nan("")}) {
+      EXPECT_EQ(fault(text, bad),
+                "above 0 and, as a float, below 1 is required");
+    }
+  }
+  EXPECT_EQ(fault("adam { learning_rate: 1 }", 0), "");
+  for (const double bad : {-0.5, 1.0, 1 - 1e-9, std::nan("")}) {
+    EXPECT_EQ(fault("adam { learning_rate: 1 }", bad),
+              "at least 0 and, as a float, below 1 is required");
+  }
+  for (const char* const none :
+       {"sgd { learning_rate: 1 }", "nadam { learning_rate: 1 }",
+        "rmsprop { learning_rate: 1 }"}) {
+    EXPECT_EQ(fault(none, 0.5),
+              "the optimizer has none that a step may change");
+  }
+}
+
 // Equal gradients make the variance of centered rmsprop 0, but for rounding.
 TEST(OptimizerTest, ACenteredRootOfEqualGradientsIsNoNan) {
   for (const float gradient : {0.1f, 0.3f, 7.7f, -1e-3f}) {

@@ -117,12 +117,12 @@ class PhaseFollowerTest : public ::testing::Test {
   }
   std::shared_ptr<const View> Seen() const { return *View::Create(view_); }
 
-  PhaseFollower Follower(bool by_all_reduce = false, int rank = 4) const {
-    return PhaseFollower({.rank = Rank{rank}}, by_all_reduce);
+  PhaseFollower Follower(bool has_model = false, int rank = 4) const {
+    return PhaseFollower({.rank = Rank{rank}}, has_model);
   }
   // One that is connected as the view's group.
   PhaseFollower Connected() const {
-    PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+    PhaseFollower follower = Follower(/*has_model=*/true);
     follower.Connected(view_.group());
     return follower;
   }
@@ -209,9 +209,9 @@ TEST_F(PhaseFollowerTest, TakesTheStateWhereAllReduceBegins) {
   EXPECT_EQ(Next(follower, 4), "step over servers");
   EXPECT_EQ(Next(follower, 5), "take state");
   EXPECT_EQ(Next(follower, 5), "take state") << "until it has it";
-  EXPECT_FALSE(follower.by_all_reduce());
+  EXPECT_FALSE(follower.has_model());
   follower.TookState();
-  EXPECT_TRUE(follower.by_all_reduce());
+  EXPECT_TRUE(follower.has_model());
   EXPECT_EQ(Next(follower, 5), "connect");
   follower.Connected(7);
   EXPECT_EQ(Next(follower, 5), "entered 5, step by all-reduce");
@@ -290,7 +290,7 @@ TEST_F(PhaseFollowerTest, WhoIsHeldUpInAStepPromisesAtOnce) {
 TEST_F(PhaseFollowerTest,
        WhoDoesNotKnowItsClockPromisesNothingWhileConnecting) {
   AddPhase("allreduce", 0);
-  PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+  PhaseFollower follower = Follower(/*has_model=*/true);
   Next(follower, -1);
   Change(8, "bsp");
   EXPECT_THAT(Promised(follower), IsEmpty());
@@ -342,7 +342,7 @@ TEST_F(PhaseFollowerTest, ArrivesOnceWaitsForAllAndGivesTheState) {
   view_.set_arrived(20);
   EXPECT_EQ(Next(follower, 20), "give state");
   follower.GaveState();
-  EXPECT_FALSE(follower.by_all_reduce());
+  EXPECT_FALSE(follower.has_model());
   EXPECT_EQ(Next(follower, 20), "entered 20, step over servers");
   EXPECT_EQ(Next(follower, kSteps), "finish");
 }
@@ -404,7 +404,7 @@ TEST_F(PhaseFollowerTest, AtTheEndOfTheJobNothingIsTaken) {
 
 TEST_F(PhaseFollowerTest, ConnectsBeforeTheFirstStepAndWhenTheGroupChanges) {
   UseAllReduceThenSsp();
-  PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+  PhaseFollower follower = Follower(/*has_model=*/true);
   EXPECT_EQ(follower.group(), 0u);
   EXPECT_EQ(Next(follower, 0), "connect");
   follower.Connected(7);
@@ -472,7 +472,7 @@ TEST_F(PhaseFollowerTest, WhoIsBehindCannotGiveWhatAllHaveArrivedAt) {
 TEST_F(PhaseFollowerTest, WhoDoesNotKnowItsClockConnectsAndPromisesNothing) {
   UseAllReduceThenSsp();
   Change(8, "bsp");
-  PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+  PhaseFollower follower = Follower(/*has_model=*/true);
   EXPECT_EQ(Next(follower, -1), "connect");
   follower.ConnectionLost(7);
   EXPECT_EQ(Next(follower, -1), kNewGroup);
@@ -487,25 +487,25 @@ TEST_F(PhaseFollowerTest, WhoJoinsAtTheEndOfAllReduceArrivesAfterConnecting) {
   AddPhase("bsp", 0);
   AddPhase("allreduce", 5);
   AddPhase("asp", 20);
-  PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+  PhaseFollower follower = Follower(/*has_model=*/true);
   EXPECT_EQ(Next(follower, -1), "connect");
   follower.Connected(7);
   EXPECT_EQ(Next(follower, 20), absl::StrCat("arrive 20, ", kAllArrive, 20));
 }
 
-TEST_F(PhaseFollowerTest, JoinsByAllReduceWhileTheOthersStepSo) {
+TEST_F(PhaseFollowerTest, JoinsWorkersWithModelWhileTheOthersStepSo) {
   AddPhase("bsp", 0);
-  EXPECT_FALSE(JoinsByAllReduce(*Seen()));
+  EXPECT_FALSE(JoinsWorkersWithModel(*Seen()));
   AddPhase("allreduce", 5);
-  EXPECT_FALSE(JoinsByAllReduce(*Seen())) << "not all have begun it";
+  EXPECT_FALSE(JoinsWorkersWithModel(*Seen())) << "not all have begun it";
   view_.set_entered(1);
-  EXPECT_TRUE(JoinsByAllReduce(*Seen()));
+  EXPECT_TRUE(JoinsWorkersWithModel(*Seen()));
   AddPhase("asp", 20);
-  EXPECT_TRUE(JoinsByAllReduce(*Seen())) << "not all have left it";
+  EXPECT_TRUE(JoinsWorkersWithModel(*Seen())) << "not all have left it";
   view_.set_arrived(20);
-  EXPECT_FALSE(JoinsByAllReduce(*Seen()));
+  EXPECT_FALSE(JoinsWorkersWithModel(*Seen()));
   view_.set_entered(2);
-  EXPECT_FALSE(JoinsByAllReduce(*Seen()));
+  EXPECT_FALSE(JoinsWorkersWithModel(*Seen()));
 }
 
 TEST_F(PhaseFollowerTest, JoinsASecondAllReduceWhateverAllArrivedAtBefore) {
@@ -515,7 +515,7 @@ TEST_F(PhaseFollowerTest, JoinsASecondAllReduceWhateverAllArrivedAtBefore) {
   AddPhase("bsp", 40);
   view_.set_arrived(20);
   view_.set_entered(2);
-  EXPECT_TRUE(JoinsByAllReduce(*Seen()));
+  EXPECT_TRUE(JoinsWorkersWithModel(*Seen()));
 }
 
 // ---- Shares -----------------------------------------------------------------

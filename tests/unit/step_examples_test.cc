@@ -18,7 +18,7 @@ class StepExamplesTest : public ::testing::Test {
     std::optional<wire::Call> call =
         step_examples_.Ask({.clock = clock,
                             .end = kEnd,
-                            .by_all_reduce = false,
+                            .is_done_together = false,
                             .all_arrived = all_arrived});
     if (call.has_value()) step_examples_.OnAsked(++last_call_);
     return call;
@@ -51,7 +51,7 @@ TEST_F(StepExamplesTest, WithoutElasticSamplingNothingIsAsked) {
   EXPECT_TRUE(all.HasForStep());
   EXPECT_FALSE(all.Ask({.clock = 0,
                         .end = kEnd,
-                        .by_all_reduce = false,
+                        .is_done_together = false,
                         .all_arrived = true})
                    .has_value());
   EXPECT_FALSE(all.examples().has_value());
@@ -64,7 +64,7 @@ TEST_F(StepExamplesTest, OneQuestionAtATimeUntilThereAreExamples) {
   Give();
   EXPECT_TRUE(step_examples_.HasForStep());
   EXPECT_FALSE(Ask(0).has_value());
-  step_examples_.OnStep(/*by_all_reduce=*/false);
+  step_examples_.OnStep(/*is_done_together=*/false);
   EXPECT_TRUE(Ask(1).has_value());
 }
 
@@ -75,7 +75,7 @@ TEST_F(StepExamplesTest, NothingIsAskedAtTheEnd) {
 TEST_F(StepExamplesTest, OverServersARangeIsDoneWhenItsGradientsHaveArrived) {
   ASSERT_TRUE(Ask(0).has_value());
   Give();
-  step_examples_.OnStep(/*by_all_reduce=*/false);
+  step_examples_.OnStep(/*is_done_together=*/false);
   std::optional<wire::Call> call = Ask(1, /*all_arrived=*/false);
   ASSERT_TRUE(call.has_value());
   EXPECT_EQ(call->next_examples().received(), 1);
@@ -83,7 +83,7 @@ TEST_F(StepExamplesTest, OverServersARangeIsDoneWhenItsGradientsHaveArrived) {
   Give();
   // The parameters have the gradients of the step before.
   step_examples_.OnParameters(/*with_last=*/true);
-  step_examples_.OnStep(/*by_all_reduce=*/false);
+  step_examples_.OnStep(/*is_done_together=*/false);
   call = Ask(2, /*all_arrived=*/false);
   ASSERT_TRUE(call.has_value());
   EXPECT_EQ(call->next_examples().received(), 2);
@@ -92,12 +92,12 @@ TEST_F(StepExamplesTest, OverServersARangeIsDoneWhenItsGradientsHaveArrived) {
 
 TEST_F(StepExamplesTest, ByAllReduceTheStepBeforeIsDone) {
   const StepExamples::Place place = {
-      .clock = 0, .end = kEnd, .by_all_reduce = true, .all_arrived = false};
+      .clock = 0, .end = kEnd, .is_done_together = true, .all_arrived = false};
   for (int step = 0; step < 2; ++step) {
     ASSERT_TRUE(step_examples_.Ask(place).has_value());
     step_examples_.OnAsked(++last_call_);
     Give();
-    step_examples_.OnStep(/*by_all_reduce=*/true);
+    step_examples_.OnStep(/*is_done_together=*/true);
   }
   const std::optional<wire::Call> call = step_examples_.Ask(place);
   ASSERT_TRUE(call.has_value());

@@ -55,7 +55,7 @@ TEST_F(StepPullsTest, AnOpenPullHasWhatWasPushedBeforeItsClock) {
 
 TEST_F(StepPullsTest, TheStateWaitsForTheOpenPull) {
   Ask([&](const auto& client) { pulls_.Ask(client, 0, 0); });
-  pulls_.WantState();
+  pulls_.WantState(StateParts::kAll);
   EXPECT_TRUE(pulls_.asks_state());
   EXPECT_FALSE(AskState(0));
   pulls_.Close();
@@ -67,7 +67,7 @@ TEST_F(StepPullsTest, TheStateWaitsForTheOpenPull) {
 }
 
 TEST_F(StepPullsTest, OnlyItsOwnAnswerIsTheState) {
-  pulls_.WantState();
+  pulls_.WantState(StateParts::kAll);
   Ask([&](const auto& client) { pulls_.Ask(client, 0, 0); });
   PullResult result;
   result.pull_id = pulls_.id();

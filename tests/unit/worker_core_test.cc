@@ -369,7 +369,7 @@ TEST_F(WorkerCoreTest, AfterItsLastStepItLeavesWhenItsProgramAsksForMore) {
   EXPECT_EQ(Calls()[0].step_limit().clock(), kSteps);
   // Nor does the program miss the state.
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.AskState(now, effects);
+    core.AskState(StateParts::kAll, now, effects);
     core.SetNeed(WorkerCore::Need::kState, now);
   });
   AnswerWithState(7);
@@ -940,6 +940,27 @@ TEST_F(WorkerCoreTest, WhoMadeAModelByAllReduceEvaluatesIt) {
   }
 }
 
+TEST_F(WorkerCoreTest, AFirstStepMayOnlyBringTheValuesOfOneWorkerToAll) {
+  for (const bool only_first : {false, true}) {
+    SCOPED_TRACE(only_first);
+    Join([&](uint64_t number) {
+      wire::View view = RunningView(number, "allreduce");
+      if (!only_first) return view;
+      wire::Phase& next = *view.add_phase();
+      next.set_from(1);
+      *next.mutable_mode() = ModeOf("bsp");
+      return view;
+    });
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+      core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+    });
+    ASSERT_EQ(Last<WorkerCore::Reduce>().clock, 0);
+    EXPECT_EQ(Last<WorkerCore::Reduce>().keeps_model, !only_first);
+  }
+}
+
 TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
   for (const bool took_state : {false, true}) {
     Join("allreduce");
@@ -1037,9 +1058,9 @@ class AskStateTest : public WorkerCoreTest {
       return m.header.has_pull_request();
     }));
   }
-  void Ask() {
-    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-      core.AskState(now, effects);
+  void Ask(StateParts what = StateParts::kAll) {
+    Tell([=](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.AskState(what, now, effects);
       core.SetNeed(WorkerCore::Need::kState, now);
     });
   }
@@ -1098,6 +1119,27 @@ TEST_F(AskStateTest, OnePullIsUnderWayAtATime) {
   Compute(/*loss=*/1);
   EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
   EXPECT_EQ(Pulls(), 4) << "ahead for step 2";
+}
+
+TEST_F(AskStateTest, WhoWantsTheValuesAloneAsksForNoSlots) {
+  Join("bsp");
+  AnswerPull();
+  for (Clock clock = 0; clock < kSteps; ++clock) {
+    Compute(/*loss=*/1);
+    AnswerPush(static_cast<uint64_t>(clock) + 1);
+    if (clock + 1 < kSteps) AnswerPull(clock + 1);
+  }
+  to_shards_.clear();
+  Ask(StateParts::kValues);
+  ASSERT_EQ(Pulls(), 1);
+  const wire::Pull& pull = to_shards_[0].header.pull_request().pull(0);
+  ASSERT_TRUE(pull.has_step());
+  EXPECT_TRUE(pull.step().exact());
+  EXPECT_EQ(pull.step().clock(), kSteps);
+  EXPECT_EQ(pull.step().own_clock(), kSteps);
+  AnswerPull(kSteps);
+  ASSERT_NE(state_, nullptr);
+  EXPECT_TRUE(state_->shards[0].slots.empty());
 }
 
 // The program stands still between two gradients of a step, whose parameters

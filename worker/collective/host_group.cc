@@ -1,21 +1,42 @@
 #include "worker/collective/host_group.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/delayed/link_model.h"
 #include "common/status.h"
+#include "common/sync/sync_config.h"
 #include "worker/collective/shm_collective.h"
 #include "worker/collective/tcp_collective.h"
 
 namespace slackline {
 
+using Limits = config::Limits;
+
+bool MaySumInMemory(Limits::Transport transport,
+                    const std::optional<LinkModel>& link) {
+  return (transport == Limits::AUTO || transport == Limits::SHM) &&
+         !link.has_value();
+}
+
+bool MaySumOverTcp(const config::ClusterConfig& config,
+                   const WorkerProcess& self) {
+  if (self.gpu >= 0 || !MayAllReduce(config.sync())) return false;
+  if (!MaySumInMemory(config.limits().transport(), SlowestLink(config)))
+    return true;
+  const std::vector<WorkerProcess> all = WorkerProcesses(config);
+  return std::any_of(all.begin(), all.end(), [&](const WorkerProcess& other) {
+    return MachineOf(other.host) != MachineOf(self.host);
+  });
+}
+
 absl::StatusOr<ConnectedGroup> ConnectHostGroup(
     const GroupOptions& options, config::Limits::Transport transport) {
-  using Limits = config::Limits;
   std::string why;
-  if ((transport == Limits::AUTO || transport == Limits::SHM) &&
-      !options.link.has_value() && options.world_size > 1) {
+  if (MaySumInMemory(transport, options.link) && options.world_size > 1) {
     GroupOptions sharing = options;
     absl::StrAppend(&sharing.group, "/shm");
     absl::StatusOr<std::unique_ptr<Collective>> shared =

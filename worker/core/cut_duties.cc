@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/sync/phases.h"
+
 namespace slackline {
 
 std::optional<worker_action::KeepState> CutDuties::KeepStateAt(const View& view,
@@ -31,7 +33,9 @@ std::optional<worker_action::KeepProgram> CutDuties::KeepProgramAt(
   // others' steps have taken it, and the program is as it was.
   if (clock < limit) return std::nullopt;
   program_cut_ = cut.number();
-  return worker_action::KeepProgram{.cut = cut.number(), .clock = limit};
+  return worker_action::KeepProgram{.cut = cut.number(),
+                                    .clock = limit,
+                                    .last = clock >= EndOf(view.proto())};
 }
 
 }  // namespace slackline

@@ -19,10 +19,8 @@ std::string WantedClock(const wire::ModeChange& change) {
 
 }  // namespace
 
-PhaseFollower::PhaseFollower(const Options& options, bool by_all_reduce)
-    : options_(options),
-      by_all_reduce_(by_all_reduce),
-      clock_(options.begins_at) {}
+PhaseFollower::PhaseFollower(const Options& options, bool has_model)
+    : options_(options), has_model_(has_model), clock_(options.begins_at) {}
 
 std::vector<wire::Call> PhaseFollower::Promise(const View& view) {
   std::vector<wire::Call> calls;
@@ -51,10 +49,10 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   };
   const bool all_steps = clock == EndOf(proto);
   // Nothing begins at the end of the job.
-  const bool stays_by_all_reduce =
+  const bool stays_with_workers =
       clock >= 0 && !all_steps && WorkersHaveModel(StepAt(proto, clock));
-  if (by_all_reduce_) {
-    const bool leaves = clock >= 0 && !stays_by_all_reduce;
+  if (has_model_) {
+    const bool leaves = clock >= 0 && !stays_with_workers;
     if (leaves && proto.arrived() >= clock)
       return decide(all_steps ? Do::kFinish : Do::kGiveState);
     if (group_ != proto.group()) {
@@ -76,7 +74,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   }
   if (proto.has_change() && clock >= limit_)
     return decide(Do::kWait, WantedClock(proto.change()));
-  if (!by_all_reduce_ && stays_by_all_reduce) return decide(Do::kTakeState);
+  if (!has_model_ && stays_with_workers) return decide(Do::kTakeState);
   if (const Clock from = PhaseAt(proto, clock).from(); from != entered_) {
     entered_ = from;
     decision.calls.emplace_back().mutable_entered()->set_from(from);
@@ -97,7 +95,7 @@ Clock PhaseFollower::SkipLimit(const View& view, Clock clock) const {
 }
 
 void PhaseFollower::TookState() {
-  by_all_reduce_ = true;
+  has_model_ = true;
   given_.clear();
 }
 
@@ -129,11 +127,11 @@ std::vector<ShardId> PhaseFollower::Share(const View& view) {
 }
 
 void PhaseFollower::GaveState() {
-  by_all_reduce_ = false;
+  has_model_ = false;
   group_ = 0;
 }
 
-bool JoinsByAllReduce(const View& view) {
+bool JoinsWorkersWithModel(const View& view) {
   const wire::View& proto = view.proto();
   const int index = proto.entered();
   if (!WorkersHaveModel(FirstStepOf(proto.phase(index)))) return false;

@@ -43,8 +43,9 @@ class PhaseFollower {
     std::vector<wire::Call> calls;
   };
 
-  // A worker that starts over servers, or by all-reduce.
-  PhaseFollower(const Options& options, bool by_all_reduce);
+  // `has_model`: it begins with the model, as before a step of which
+  // WorkersHaveModel() is true. Else the servers have it.
+  PhaseFollower(const Options& options, bool has_model);
 
   // The worker has completed `clock` steps (-1: it has yet to ask its group how
   // many there are), and would ask for the parameters of the next one. `view`
@@ -68,12 +69,13 @@ class PhaseFollower {
   std::vector<ShardId> Share(const View& view);
   void GaveState();
 
-  bool by_all_reduce() const { return by_all_reduce_; }
+  // Whether the workers have the model now, rather than the servers.
+  bool has_model() const { return has_model_; }
   uint64_t group() const { return group_; }  // 0: not connected.
 
  private:
   const Options options_;
-  bool by_all_reduce_;
+  bool has_model_;
   uint64_t group_ = 0;
   uint64_t lost_group_ = 0;
   Clock clock_;  // Of the last Next(), or at which it begins.
@@ -84,8 +86,9 @@ class PhaseFollower {
   std::vector<bool> given_;  // By shard, since TookState().
 };
 
-// Whether a worker that the view has just got as a new member steps by
-// all-reduce, if it starts while the job runs, rather than over servers.
-bool JoinsByAllReduce(const View& view);
+// Whether a worker that the view has just got as a new member gets the model
+// from other workers, if it starts while the job runs, rather than from the
+// servers.
+bool JoinsWorkersWithModel(const View& view);
 
 }  // namespace slackline

@@ -1,6 +1,5 @@
-// ProgramPlace: where a worker's program is, in the terms in which collectives
-// of the workers' programs find each other (server/coordinator/gathers.h), and
-// when the coordinator is told that it goes on elsewhere than at its next step.
+// ProgramPlace: when the coordinator is told that a worker's program goes on
+// elsewhere than at its next step, in the terms of common/program_place.h.
 //
 // While a gather of the program has no answer, the program stands at that
 // gather; so what there is to be told waits until it is answered or given up.
@@ -13,20 +12,10 @@
 #include <utility>
 
 #include "common/ids.h"
+#include "common/program_place.h"
 #include "proto/control.pb.h"
 
 namespace slackline {
-
-// Before the first batch.
-inline constexpr uint64_t kPlaceBeforeAll = 0;
-// In the step from `clock` to the clock after it.
-inline uint64_t PlaceInStep(Clock clock) {
-  return 2 * static_cast<uint64_t>(clock) + 1;
-}
-// Between two steps: after the one that has led to `clock`.
-inline uint64_t PlaceAfterSteps(Clock clock) {
-  return 2 * static_cast<uint64_t>(clock);
-}
 
 class ProgramPlace {
  public:

@@ -9,7 +9,7 @@ std::optional<wire::Call> StepExamples::Ask(const Place& place) {
       place.clock >= place.end) {
     return std::nullopt;
   }
-  if (!place.by_all_reduce) {
+  if (!place.is_done_together) {
     if (place.all_arrived) NoteArrived();
     if (none_now_ && !place.all_arrived) return std::nullopt;
   }
@@ -20,7 +20,7 @@ std::optional<wire::Call> StepExamples::Ask(const Place& place) {
   next.set_clock(place.clock);
   next.set_received(given_);
   next.set_done(done_);
-  next.set_reduced(place.by_all_reduce);
+  next.set_reduced(place.is_done_together);
   return call;
 }
 

@@ -37,9 +37,9 @@ class StepExamples {
   // Where the worker is when it asks.
   struct Place {
     Clock clock = 0;
-    Clock end = 0;  // Of the job.
-    bool by_all_reduce = false;
-    // Over servers: all its pushes are acknowledged.
+    Clock end = 0;                  // Of the job.
+    bool is_done_together = false;  // As of TraitsOf() its step.
+    // All its pushes are acknowledged.
     bool all_arrived = false;
   };
   // What to ask for the next step; nothing if there are examples, or the answer
@@ -73,10 +73,11 @@ class StepExamples {
   void OnParameters(bool with_last) {
     done_ = std::max(done_, given_ - examples_.has_value() - !with_last);
   }
-  // The step is done. By all-reduce all have the steps before it, since nobody
-  // is at this step any more; it may itself be lost with those who have it.
-  void OnStep(bool by_all_reduce) {
-    if (by_all_reduce) NoteArrived();
+  // The step is done. If all do it together they have the steps before it,
+  // since nobody is at this step any more; it may itself be lost with those who
+  // have it.
+  void OnStep(bool is_done_together) {
+    if (is_done_together) NoteArrived();
     examples_.reset();
   }
   // The others have the step that this worker has computed and not seen

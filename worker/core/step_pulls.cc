@@ -48,8 +48,12 @@ bool StepPulls::MayFollowPushes(const View& view, Clock next) {
 
 bool StepPulls::AskStateIfFree(const Client& client, const View& view,
                                Clock clock) {
-  if (!wants_state_ || is_open()) return false;
-  wants_state_ = false;
+  if (!wants_state_.has_value() || is_open()) return false;
+  const StateParts parts = *std::exchange(wants_state_, std::nullopt);
+  if (parts == StateParts::kValues) {
+    asked_state_ = client.core.PullModel(clock, client.now, client.effects);
+    return true;
+  }
   // What a pull may not be without, so this waits for nobody for whom that
   // would not.
   const PullNeeds needs =

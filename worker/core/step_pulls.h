@@ -1,10 +1,10 @@
 // StepPulls: the pulls of a worker's steps over servers: which one is open,
-// when the next one may be asked for, and when a question for the state has its
-// turn.
+// when the next one may be asked for, and when a question of the program has
+// its turn.
 //
 // A shard parks one pull of each worker, so one pull is open at a time: of
-// parameters, or of the state that the program asked for. Parameters are asked
-// for in one of three ways:
+// parameters, or of the state that the program asked for. Parameters of a step
+// are asked for in one of three ways:
 //
 // - behind the gradients of the step before (AskBehindPushes()), so that both
 //   directions of a link are busy at once;
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -24,6 +25,7 @@
 #include "common/view/shard_map.h"
 #include "worker/client/client_core.h"
 #include "worker/core/worker_actions.h"
+#include "worker/core/worker_stage.h"
 
 namespace slackline {
 
@@ -85,8 +87,10 @@ class StepPulls {
   // ---- The state, for the program
 
   // The program wants it. Once at a time.
-  void WantState() { wants_state_ = true; }
-  bool asks_state() const { return wants_state_ || asked_state_ != 0; }
+  void WantState(StateParts parts) { wants_state_ = parts; }
+  bool asks_state() const {
+    return wants_state_.has_value() || asked_state_ != 0;
+  }
   // Asks for it if it is wanted and no pull is open; whether it has. The worker
   // is at `clock`.
   bool AskStateIfFree(const Client& client, const View& view, Clock clock);
@@ -99,8 +103,8 @@ class StepPulls {
 
  private:
   uint64_t pull_id_ = 0;
-  Clock pulled_own_ = 0;      // As HasOwn() says.
-  bool wants_state_ = false;  // As soon as no other pull is open.
+  Clock pulled_own_ = 0;                   // As HasOwn() says.
+  std::optional<StateParts> wants_state_;  // Once no other pull is open.
   uint64_t asked_state_ = 0;  // The pull for that; 0: it is not open.
   PulledParameters parameters_;
 };

@@ -51,6 +51,9 @@ struct Reduce {
   std::optional<ExampleRange> examples = {};
   // There are no examples for this worker: it takes part without a gradient.
   bool empty = false;
+  // After the step the workers have the model, all of them the same one. Else
+  // it only brings the values of one worker to all, and to the servers.
+  bool keeps_model = false;
 };
 // Evaluate, beside what comes next, the model of `clock`: these parameters,
 // or without them those of the steps by all-reduce. Has no event.
@@ -94,8 +97,9 @@ struct KeepState {
 // core. Has no event; OnCutPart() says what has become of it. Only with
 // join.keeps_state.
 struct KeepProgram {
-  int32_t cut = 0;  // Its number.
-  Clock clock = 0;  // Of this worker.
+  int32_t cut = 0;    // Its number.
+  Clock clock = 0;    // Of this worker.
+  bool last = false;  // No step comes after it.
 };
 // Evaluate the final model (these parameters, or without them those of the
 // steps by all-reduce) and write it. Ends with OnConcluded() or

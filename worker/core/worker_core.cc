@@ -47,14 +47,12 @@ void WorkerCore::Run(const WorkerParts& parts) {
   while (!requests_.empty()) {
     const WorkerRequest request = std::move(requests_.front());
     requests_.pop_front();
-    if (std::holds_alternative<StepsDone>(request)) {
-      OnStepsDone(parts);
-    } else if (const auto* const stop = std::get_if<CannotGoOn>(&request)) {
-      Fail(stop->why, parts.now, &parts.effects);
-    } else {
-      StopDiverged(std::get<HasDiverged>(request), parts);
-    }
+    std::visit([&](const auto& what) { Do(what, parts); }, request);
   }
+}
+
+void WorkerCore::Do(const DecideNext&, const WorkerParts& parts) {
+  if (!IsOver(state_)) steps_.Decide(parts);
 }
 
 void WorkerCore::Start(absl::Time now, Effects* effects) {
@@ -121,14 +119,15 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     if (departure_.GivesUpLeaving(now)) End(ending_);
     return;
   }
-  if (now >= steps_.lost_group_due()) steps_.TellGroupLost(Parts(now, effects));
+  const WorkerParts parts = Parts(now, effects);
+  if (now >= steps_.lost_group_due()) steps_.TellGroupLost(parts);
   if (departure_.GivesUpJoining(now)) {
-    return Fail(absl::CancelledError(
-                    absl::StrCat(departure_.suspend_reason(),
-                                 "; it was to ask for a checkpoint, and could "
-                                 "not join again within ",
-                                 absl::FormatDuration(kSuspendJoinMax))),
-                now, effects);
+    parts.Ask(CannotGoOn{.why = absl::CancelledError(absl::StrCat(
+                             departure_.suspend_reason(),
+                             "; it was to ask for a checkpoint, and could "
+                             "not join again within ",
+                             absl::FormatDuration(kSuspendJoinMax)))});
+    return Run(parts);
   }
   if (departure_.VerdictIsOverdue(now)) {
     return EndGivenUp(
@@ -137,7 +136,6 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
         effects);
   }
   if (state_ == State::kSaving && conclusion_.SavesAgain(now)) {
-    const WorkerParts parts = Parts(now, effects);
     parts.Enter(State::kConcluding);
     return parts.Act(Save{});
   }
@@ -146,13 +144,13 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     patience_.CameNearer(steps_.client()->WaitingFor(now).since_progress, now);
   }
   if (WaitsForOthers() && now >= patience_.Deadline()) {
-    return Fail(
-        absl::DeadlineExceededError(absl::StrCat(
+    parts.Ask(CannotGoOn{
+        .why = absl::DeadlineExceededError(absl::StrCat(
             "waited ", Milliseconds(options_.wait_timeout), " for ",
             WaitingText(Whereabouts(), now),
             "; look at the log of whoever is waited for, or raise limits "
-            "{ wait_timeout_ms: ... }")),
-        now, effects);
+            "{ wait_timeout_ms: ... }"))});
+    return Run(parts);
   }
   SayForWhomItWaits(now, effects);
 }
@@ -219,8 +217,11 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
             std::back_inserter(effects->log));
   if (member->joined) {
     patience_.CameFurther(now);
-    if (const std::string reason = departure_.OnJoined(); !reason.empty())
-      Suspend(reason, now, effects);
+    if (const std::string reason = departure_.OnJoined(); !reason.empty()) {
+      InSteps(now, effects, [&](const WorkerParts& parts) {
+        AskForCheckpoint(reason, parts);
+      });
+    }
   }
   for (MemberCore::CallResult& answer : member->answers)
     OnAnswer(std::move(answer), now, effects);
@@ -240,8 +241,11 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
   for (ClientSend& send : client->sends)
     effects->to_shards.push_back(std::move(send));
   if (state_ == State::kLeaving) return;
-  if (!client->failure.ok()) return Fail(client->failure, now, effects);
   const WorkerParts parts = Parts(now, effects);
+  if (!client->failure.ok()) {
+    parts.Ask(CannotGoOn{.why = client->failure});
+    return Run(parts);
+  }
   // A shard may know that the job is over, or that our lease ran out, before we
   // do. The coordinator knows which.
   if (client->fenced && departure_.OnFenced(now, member_.lease()))
@@ -371,9 +375,9 @@ void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
   });
 }
 
-void WorkerCore::AskState(absl::Time now, Effects* effects) {
+void WorkerCore::AskState(StateParts what, absl::Time now, Effects* effects) {
   InSteps(now, effects,
-          [&](const WorkerParts& parts) { steps_.AskState(parts); });
+          [&](const WorkerParts& parts) { steps_.AskState(parts, what); });
 }
 
 void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
@@ -408,7 +412,7 @@ uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
 
 // ---- The end ----------------------------------------------------------------
 
-void WorkerCore::OnStepsDone(const WorkerParts& parts) {
+void WorkerCore::Do(const StepsDone&, const WorkerParts& parts) {
   if (steps_.is_asked()) return Leave(parts);
   // Its program may still want something of the job, which ends when all have
   // left. The coordinator hears at once that the training is over.
@@ -445,8 +449,10 @@ void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
   std::string log;
   const absl::Status given_up = conclusion_.OnSaveFailed(why, now, &log);
   if (!log.empty()) effects->log.push_back(std::move(log));
-  if (!given_up.ok()) return StopJob(given_up, now, effects);
-  Parts(now, effects).Enter(State::kSaving);
+  const WorkerParts parts = Parts(now, effects);
+  if (given_up.ok()) return parts.Enter(State::kSaving);
+  parts.Ask(CannotGoOn{.why = given_up, .stops_job = true});
+  Run(parts);
 }
 
 void WorkerCore::Suspend(const std::string& reason, absl::Time now,
@@ -460,53 +466,68 @@ void WorkerCore::Suspend(const std::string& reason, absl::Time now,
                      "checkpoint, after which the job ends"));
     return;
   }
-  if (!member_.HearsCoordinator(now))
-    return Fail(absl::CancelledError(reason), now, effects);
-  effects->log.push_back(SuspendingText(reason));
-  Parts(now, effects).Notify(SuspendCall(reason));
+  InSteps(now, effects,
+          [&](const WorkerParts& parts) { AskForCheckpoint(reason, parts); });
+}
+
+void WorkerCore::AskForCheckpoint(const std::string& reason,
+                                  const WorkerParts& parts) {
+  if (!member_.HearsCoordinator(parts.now))
+    return parts.Ask(CannotGoOn{.why = absl::CancelledError(reason)});
+  parts.Log(SuspendingText(reason));
+  parts.Notify(SuspendCall(reason));
 }
 
 void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
                          Effects* effects, const std::string& traceback) {
-  wire::Call stop;
-  stop.mutable_stop()->set_traceback(traceback);
-  stop.mutable_stop()->set_reason(std::string(why.message()));
-  LeaveWith(std::move(stop), why, now, effects);
+  InSteps(now, effects, [&](const WorkerParts& parts) {
+    parts.Ask(
+        CannotGoOn{.why = why, .traceback = traceback, .stops_job = true});
+  });
 }
 
-void WorkerCore::StopDiverged(const HasDiverged& how,
-                              const WorkerParts& parts) {
+void WorkerCore::Do(const HasDiverged& how, const WorkerParts& parts) {
   wire::Call call;
   call.mutable_stop()->set_reason(how.why);
   wire::Diverged& diverged = *call.mutable_stop()->mutable_diverged();
   diverged.set_clock(how.clock);
   for (const int32_t worker : how.workers) diverged.add_worker(worker);
-  LeaveWith(std::move(call), absl::InvalidArgumentError(how.why), parts.now,
-            &parts.effects);
+  LeaveWith(std::move(call), absl::InvalidArgumentError(how.why), parts);
 }
 
 void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
                       const std::string& traceback) {
-  wire::Call leave;
-  leave.mutable_leave()->set_traceback(traceback);
-  leave.mutable_leave()->set_failure(std::string(why.message()));
-  LeaveWith(std::move(leave), why, now, effects);
+  InSteps(now, effects, [&](const WorkerParts& parts) {
+    parts.Ask(CannotGoOn{.why = why, .traceback = traceback});
+  });
+}
+
+void WorkerCore::Do(const CannotGoOn& request, const WorkerParts& parts) {
+  wire::Call call;
+  const std::string reason(request.why.message());
+  if (request.stops_job) {
+    call.mutable_stop()->set_traceback(request.traceback);
+    call.mutable_stop()->set_reason(reason);
+  } else {
+    call.mutable_leave()->set_traceback(request.traceback);
+    call.mutable_leave()->set_failure(reason);
+  }
+  LeaveWith(std::move(call), request.why, parts);
 }
 
 void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
-                           absl::Time now, Effects* effects) {
+                           const WorkerParts& parts) {
   if (IsOver(state_)) return;
   if (member_.incarnation() == 0) return End(why);
   ending_ = why;
-  const WorkerParts parts = Parts(now, effects);
   // The last heartbeat may be older than the steps since.
-  parts.SendHeartbeat(Stats(now));
+  parts.SendHeartbeat(Stats(parts.now));
   parts.Enter(State::kLeaving);
   if (call.has_stop()) {  // It hears the job's end.
-    departure_.OnStopping(now, member_.lease());
+    departure_.OnStopping(parts.now, member_.lease());
     parts.Notify(std::move(call));
   } else {
-    departure_.OnLeaving(parts.Call(std::move(call)), now);
+    departure_.OnLeaving(parts.Call(std::move(call)), parts.now);
   }
 }
 
@@ -517,10 +538,6 @@ void WorkerCore::End(const absl::Status& why) {
 }
 
 // ---- Where it is ------------------------------------------------------------
-
-bool WorkerCore::has_no_more_steps() const {
-  return steps_.clock() >= EndOf(view()->proto());
-}
 
 absl::Status WorkerCore::WhyGroupIsOver(uint64_t group) const {
   if (!ending_.ok()) return ending_;

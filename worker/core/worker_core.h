@@ -166,11 +166,11 @@ class WorkerCore {
   }
   // Whether OnGradient() may bring so many bytes now.
   bool HasRoom(size_t bytes) const;
-  // Asks the servers for parameters and optimizer slots as they are when a pull
-  // of the next step, or of the open one, is answered. The answer comes in
+  // Asks the servers for parameters, and slots if `what` says so, as they are
+  // when a pull of the next step, or of the open one, is answered. It comes in
   // Effects::state, unless the worker ends before. One question at a time, by a
   // worker that has joined and whose state is on the servers.
-  void AskState(absl::Time now, Effects* effects);
+  void AskState(StateParts what, absl::Time now, Effects* effects);
   using Need = WorkerNeed;
   void SetNeed(Need need, absl::Time now);
 
@@ -190,9 +190,6 @@ class WorkerCore {
   const std::shared_ptr<const View>& view() const { return member_.view(); }
   Incarnation incarnation() const { return member_.incarnation(); }
   Clock clock() const { return steps_.clock(); }
-  // No step comes after the ones that it has completed. To be asked of a worker
-  // that has a view in which the job runs.
-  bool has_no_more_steps() const;
   // Why whatever is under way in this group cannot end; OK: it can. The driver
   // asks when it begins something in the group, and after each event, and
   // makes it fail: OnGroupLost() follows.
@@ -202,7 +199,8 @@ class WorkerCore {
   absl::Status WhyStepIsLost() const;
   // It has done its last step, and its program has not asked what comes next.
   bool has_trained() const { return state_ == State::kTrained; }
-  bool by_all_reduce() const { return steps_.by_all_reduce(); }
+  // As of PhaseFollower.
+  bool has_model() const { return steps_.has_model(); }
   run::WorkerStats Stats(absl::Time now) const;
   run::WorkerProgress Progress(absl::Time now) const;
   const ClientCore* client() const { return steps_.client(); }
@@ -216,8 +214,13 @@ class WorkerCore {
 
   // What the parts get of an event. Goes with `effects`.
   WorkerParts Parts(absl::Time now, Effects* effects);
-  // Does what parts have asked for. After every call of a part that may ask.
+  // Does what parts have asked for, one after the other. After every call of a
+  // part that may ask.
   void Run(const WorkerParts& parts);
+  void Do(const DecideNext& request, const WorkerParts& parts);
+  void Do(const StepsDone& request, const WorkerParts& parts);
+  void Do(const CannotGoOn& request, const WorkerParts& parts);
+  void Do(const HasDiverged& request, const WorkerParts& parts);
   template <typename Event>
   void InSteps(absl::Time now, Effects* effects, const Event& event) {
     const WorkerParts parts = Parts(now, effects);
@@ -239,15 +242,15 @@ class WorkerCore {
   // and more rarely.
   void SayForWhomItWaits(absl::Time now, Effects* effects);
 
-  void OnStepsDone(const WorkerParts& parts);
   // Its steps are done, and its program has asked for what comes next.
   void Leave(const WorkerParts& parts);
   // In kDone: the chief concludes the job when all have left.
   void ConcludeIfDue(const WorkerParts& parts);
-  void StopDiverged(const HasDiverged& how, const WorkerParts& parts);
+  // What Suspend() says, of a worker that has joined or will never have.
+  void AskForCheckpoint(const std::string& reason, const WorkerParts& parts);
   // Tells the coordinator with this call, which is answered or not, and ends.
-  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
-                 Effects* effects);
+  void LeaveWith(wire::Call call, const absl::Status& why,
+                 const WorkerParts& parts);
   void End(const absl::Status& why);
   // This worker was given up, though it lives: says why, and ends.
   void EndGivenUp(const std::string& why, Effects* effects);

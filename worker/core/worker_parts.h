@@ -52,6 +52,8 @@ struct StepsDone {};
 // The worker cannot go on: it leaves the job with this.
 struct CannotGoOn {
   absl::Status why;
+  std::string traceback = {};  // For the summary.
+  bool stops_job = false;      // Whether or not that could do without it.
 };
 // The training of these workers has diverged, at this clock: the job ends.
 struct HasDiverged {
@@ -59,7 +61,12 @@ struct HasDiverged {
   std::vector<int32_t> workers;
   Clock clock = 0;
 };
-using WorkerRequest = std::variant<StepsDone, CannotGoOn, HasDiverged>;
+// WorkerSteps::Decide() is to be called.
+struct DecideNext {};
+// What a part asks for is done when it has returned: no part is called while it
+// is at work.
+using WorkerRequest =
+    std::variant<DecideNext, StepsDone, CannotGoOn, HasDiverged>;
 
 struct WorkerParts {
   const WorkerCoreOptions& options;

@@ -39,7 +39,8 @@ std::string WaitingText(const WorkerWhereabouts& at, absl::Time now) {
                ? absl::StrCat(what, ": ", at.client->WaitingFor(now).text)
                : what;
   };
-  if (at.need == Need::kState) return with_client("the optimizer's state");
+  if (at.need == Need::kState)
+    return with_client("the model or the optimizer's state");
   switch (at.state) {
     case State::kWaiting:
       return at.waiting_for;

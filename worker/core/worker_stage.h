@@ -35,4 +35,8 @@ enum class WorkerStage {
 // What the driver cannot go on without.
 enum class WorkerNeed { kNothing, kRoom, kParameters, kState };
 
+// What a program may ask the servers for beside its steps. kValues: between two
+// steps, with what this worker has pushed. kAll: with the optimizer's slots.
+enum class StateParts { kValues, kAll };
+
 }  // namespace slackline

@@ -31,19 +31,18 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
   const wire::WorkerMember& self = *view.FindWorker(parts.rank);
   const bool founder = self.founder();
   // A job that goes on has its state on the servers: all begin over them.
-  const bool by_all_reduce = founder
-                                 ? !BeginsWithCheckpoint(view.proto()) &&
+  const bool has_model = founder ? !BeginsWithCheckpoint(view.proto()) &&
                                        WorkersHaveModel(StepAt(view.proto(), 0))
-                                 : JoinsByAllReduce(view);
+                                 : JoinsWorkersWithModel(view);
   follower_.emplace(
       PhaseFollower::Options{
           .rank = parts.rank,
-          .begins_at = founder && !by_all_reduce ? self.begins_at() : -1},
-      by_all_reduce);
+          .begins_at = founder && !has_model ? self.begins_at() : -1},
+      has_model);
   parts.Log(absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
                          options_.member.join.has_elastic() ? "about " : "",
                          view.proto().steps_total(), " steps"));
-  if (by_all_reduce) {
+  if (has_model) {
     clock_ = founder ? 0 : -1;
     group_.BeginWith(founder && BeginsWithWorker(view.proto()));
     parts.counts.group_joins += !founder;
@@ -60,7 +59,7 @@ void WorkerSteps::Begin(const WorkerParts& parts) {
 }
 
 void WorkerSteps::OnInitialized(const WorkerParts& parts) {
-  if (parts.state == State::kInitializing) Decide(parts);
+  if (parts.state == State::kInitializing) parts.Ask(DecideNext{});
 }
 
 // ---- Events of the network --------------------------------------------------
@@ -79,10 +78,10 @@ void WorkerSteps::OnView(const WorkerParts& parts) {
   if (parts.state < State::kDone) Notify(parts, follower_->Promise(view));
   switch (parts.state) {
     case State::kWaiting:
-      if (view.number() > waited_view_) Decide(parts);
+      if (view.number() > waited_view_) parts.Ask(DecideNext{});
       return;
     case State::kAwaitingExamples:  // The end, or by all-reduce another group.
-      return Decide(parts);
+      return parts.Ask(DecideNext{});
     case State::kGiving:  // Who was to install the rest may have died.
       return ReadShare(parts);
     default:
@@ -203,7 +202,7 @@ void WorkerSteps::SayWhereItGoesOn(const WorkerParts& parts) {
 }
 
 void WorkerSteps::KeepPartsOfCheckpoint(const WorkerParts& parts) {
-  if (by_all_reduce() && parts.IsChief()) {
+  if (has_model() && parts.IsChief()) {
     const std::optional<worker_action::KeepState> keep =
         cut_duties_.KeepStateAt(parts.view(), clock_);
     parts.counts.states_kept += keep.has_value();
@@ -264,7 +263,7 @@ void WorkerSteps::Do(const WorkerParts& parts,
       parts.Enter(State::kGiving);
       return ReadShare(parts);
     case Do::kFinish:
-      if (follower_->by_all_reduce()) {
+      if (has_model()) {
         parts.Act(worker_action::LeaveGroup{});
         return Finish(parts);
       }
@@ -274,6 +273,7 @@ void WorkerSteps::Do(const WorkerParts& parts,
 }
 
 void WorkerSteps::Step(const WorkerParts& parts, StepKind kind) {
+  step_ = kind;
   switch (kind) {
     case StepKind::kOverServers:
       return StepOverServers(parts);
@@ -308,20 +308,19 @@ void WorkerSteps::StepDone(const WorkerParts& parts, double loss) {
   ++clock_;
   ++parts.counts.steps;
   parts.counts.ranges += step_examples_.examples().has_value();
-  step_examples_.OnStep(by_all_reduce());
+  step_examples_.OnStep(IsDoneTogether(step_));
   evaluations_.OnStep();
   AskForExamples(parts);
-  // By all-reduce it is now, since whoever joins may be the chief in the next
-  // step. With elastic sampling nobody knows yet that this step was not the
-  // last one, and StepByAllReduce() asks.
-  if (by_all_reduce() && !step_examples_.elastic())
-    EvaluateIfDue(parts, nullptr);
-  Decide(parts);
+  // A model that the workers have is evaluated now, since whoever joins may be
+  // the chief in the next step. With elastic sampling nobody knows yet that
+  // this step was not the last one, and StepByAllReduce() asks.
+  if (has_model() && !step_examples_.elastic()) EvaluateIfDue(parts, nullptr);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::Conclude(const WorkerParts& parts) {
   ++parts.counts.conclusions;
-  if (follower_->by_all_reduce()) {
+  if (has_model()) {
     parts.Enter(State::kConcluding);
     return parts.Act(worker_action::Conclude{});
   }
@@ -357,7 +356,7 @@ void WorkerSteps::OnJoined(const WorkerParts& parts, PulledParameters pulled) {
   // Others may begin at earlier steps, and wait for it at a collective there,
   // while it waits for their pushes.
   if (founder && clock_ > 0) SayWhereItGoesOnAt(parts, clock_);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::AskForParameters(const WorkerParts& parts, Clock clock) {
@@ -376,8 +375,8 @@ void WorkerSteps::StepOverServers(const WorkerParts& parts) {
   }
   // What comes next depends on the clock.
   if (SkipToTheOthers(parts) || clock_ == EndOf(parts.view().proto()))
-    return Decide(parts);
-  if (!HasExamples(parts)) return;
+    return parts.Ask(DecideNext{});
+  if (!step_examples_.HasForStep()) return GoOnWithoutExamples(parts);
   BeginComputing(parts, pulls_.Take());
 }
 
@@ -446,7 +445,11 @@ void WorkerSteps::SkipTo(const WorkerParts& parts, Clock clock) {
   clock_ = clock;
   parts.Send(*client_, std::move(sent));
   AskStateIfFree(parts);
-  ActWhenAcknowledged(parts);
+  // It may wait for examples that there are none of before that clock.
+  if (parts.state == State::kAwaitingExamples &&
+      client_->unacknowledged_bytes() == 0) {
+    AskForExamples(parts);
+  }
   SayWhereItGoesOnAt(parts, clock_);
 }
 
@@ -459,7 +462,7 @@ bool WorkerSteps::NextIsOverServers(const WorkerParts& parts) {
   PhaseFollower::Decision decision = follower_->Next(parts.view(), next);
   Notify(parts, std::move(decision.calls));
   return decision.what == PhaseFollower::Do::kStep &&
-         decision.step == StepKind::kOverServers;
+         !WorkersHaveModel(decision.step);
 }
 
 void WorkerSteps::PullAhead(const WorkerParts& parts) {
@@ -484,11 +487,11 @@ void WorkerSteps::PullBehindPushes(const WorkerParts& parts) {
   pulls_.AskBehindPushes(*client_, next);
 }
 
-void WorkerSteps::AskState(const WorkerParts& parts) {
+void WorkerSteps::AskState(const WorkerParts& parts, StateParts what) {
   SL_CHECK(client_.has_value() && !pulls_.asks_state(),
            "the state is asked for once, by a worker that has joined");
   if (IsOver(parts.state)) return;
-  pulls_.WantState();
+  pulls_.WantState(what);
   // A pull behind the pushes of this very step is answered when the program has
   // done the rest of the step, which waits for the state.
   ClientCore::Effects sent;
@@ -544,7 +547,7 @@ void WorkerSteps::AskForExamples(const WorkerParts& parts) {
   std::optional<wire::Call> call =
       step_examples_.Ask({.clock = clock_,
                           .end = EndOf(parts.view().proto()),
-                          .by_all_reduce = by_all_reduce(),
+                          .is_done_together = IsDoneTogether(step_),
                           .all_arrived = client_->unacknowledged_bytes() == 0});
   if (call.has_value()) step_examples_.OnAsked(parts.Call(*std::move(call)));
 }
@@ -561,7 +564,7 @@ void WorkerSteps::OnGranted(const WorkerParts& parts,
   const absl::Status answered = step_examples_.OnAnswer(reply);
   if (IsOver(parts.state)) return;
   if (!answered.ok()) return parts.Ask(CannotGoOn{.why = answered});
-  if (parts.state == State::kAwaitingExamples) return Decide(parts);
+  if (parts.state == State::kAwaitingExamples) return parts.Ask(DecideNext{});
   if (parts.state == State::kPulling && CanBeginByTable(parts))
     BeginComputing(parts, nullptr);
 }
@@ -571,13 +574,9 @@ void WorkerSteps::TellLaterClock(const WorkerParts& parts) {
   if (call.has_value()) parts.Notify(*std::move(call));
 }
 
-bool WorkerSteps::HasExamples(const WorkerParts& parts) {
-  if (step_examples_.HasForStep()) return true;
+void WorkerSteps::GoOnWithoutExamples(const WorkerParts& parts) {
   const std::optional<Clock> wished = step_examples_.TakeSkip(clock_);
-  if (!wished.has_value()) {
-    WaitForExamples(parts);
-    return false;
-  }
+  if (!wished.has_value()) return WaitForExamples(parts);
   pulls_.Drop();
   const Clock to =
       std::min(*wished, follower_->SkipLimit(parts.view(), clock_));
@@ -585,8 +584,7 @@ bool WorkerSteps::HasExamples(const WorkerParts& parts) {
     parts.counts.left_out += to - clock_;
     SkipTo(parts, to);
   }
-  Decide(parts);
-  return false;
+  parts.Ask(DecideNext{});
 }
 
 // ---- By all-reduce ----------------------------------------------------------
@@ -607,7 +605,12 @@ void WorkerSteps::StepByAllReduce(const WorkerParts& parts) {
   parts.Act(worker_action::Reduce{.clock = clock_,
                                   .again = again,
                                   .examples = step_examples_.examples(),
-                                  .empty = empty});
+                                  .empty = empty,
+                                  .keeps_model = KeepsModel(parts.view())});
+}
+
+bool WorkerSteps::KeepsModel(const View& view) const {
+  return clock_ > 0 || WorkersHaveModel(StepAt(view.proto(), clock_ + 1));
 }
 
 void WorkerSteps::BeginConnecting(const WorkerParts& parts) {
@@ -641,7 +644,7 @@ void WorkerSteps::OnCaughtUp(const WorkerParts& parts, Clock clock,
   group_.OnCaughtUp();
   ++parts.counts.connects;
   change_times_.OnConnected(parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::OnReducing(const WorkerParts& parts) {
@@ -675,7 +678,7 @@ void WorkerSteps::OnGroupLost(const WorkerParts& parts,
   asked_ = false;
   if (parts.state == State::kConnecting) {
     // A newer view says whom to connect to.
-    if (!group_.IsOf(parts.view())) return Decide(parts);
+    if (!group_.IsOf(parts.view())) return parts.Ask(DecideNext{});
     if (group_.OnConnectFailed(parts.now, parts.member.lease())) {
       return parts.Ask(
           CannotGoOn{.why = absl::ResourceExhaustedError(absl::StrCat(
@@ -690,7 +693,7 @@ void WorkerSteps::OnGroupLost(const WorkerParts& parts,
   if (!group_.IsOf(parts.view())) TellGroupLost(parts);
   ++parts.counts.regroups;
   parts.Notify(follower_->ConnectionLost(group_.group()));
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::TellGroupLost(const WorkerParts& parts) {
@@ -707,7 +710,7 @@ void WorkerSteps::OnStateTaken(const WorkerParts& parts,
   group_.ForgetComputed();
   follower_->TookState();
   change_times_.OnTaken(moved, parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 void WorkerSteps::ReadShare(const WorkerParts& parts) {
@@ -738,7 +741,7 @@ void WorkerSteps::OnStateRead(const WorkerParts& parts,
 void WorkerSteps::GoOnAfterGiving(const WorkerParts& parts) {
   follower_->GaveState();
   change_times_.OnGiven(parts.now);
-  Decide(parts);
+  parts.Ask(DecideNext{});
 }
 
 }  // namespace slackline

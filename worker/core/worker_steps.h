@@ -52,6 +52,9 @@ class WorkerSteps {
   void Begin(const WorkerParts& parts);
   bool has_begun() const { return client_.has_value(); }
 
+  // What it does next. To be called when the request DecideNext has its turn.
+  void Decide(const WorkerParts& parts);
+
   // ---- Events of the network
 
   // The client follows a newer view; OnView() follows when what the client has
@@ -94,7 +97,7 @@ class WorkerSteps {
   bool is_asked() const { return asked_; }
   void OnGather(uint64_t call) { place_.OnGather(call); }
   void OnGatherForgotten(uint64_t call) { place_.OnCallOver(call); }
-  void AskState(const WorkerParts& parts);
+  void AskState(const WorkerParts& parts, StateParts what);
   bool KeepsModel(double test_loss, double test_accuracy) {
     return evaluations_.KeepsModel(options_.train, test_loss, test_accuracy);
   }
@@ -114,8 +117,9 @@ class WorkerSteps {
 
   // Steps completed; -1: the group knows.
   Clock clock() const { return clock_; }
-  bool by_all_reduce() const {
-    return follower_.has_value() && follower_->by_all_reduce();
+  // As of PhaseFollower.
+  bool has_model() const {
+    return follower_.has_value() && follower_->has_model();
   }
   // nullptr before Begin().
   ClientCore* client() { return client_.has_value() ? &*client_ : nullptr; }
@@ -132,7 +136,6 @@ class WorkerSteps {
  private:
   // ---- From one thing to do to the next
 
-  void Decide(const WorkerParts& parts);
   void Do(const WorkerParts& parts, const PhaseFollower::Decision& decision);
   void Step(const WorkerParts& parts, StepKind kind);
   // Calls that PhaseFollower makes.
@@ -169,8 +172,8 @@ class WorkerSteps {
   // asked for behind the gradients, unless something else may come first, or
   // they would miss gradients of others that they need not miss.
   void PullBehindPushes(const WorkerParts& parts);
-  // Whether the next step is surely one over servers, without anything before
-  // it. Its phase is certain then, whatever changes.
+  // Whether the next step surely begins with what the servers have, without
+  // anything before it. Its phase is certain then, whatever changes.
   bool NextIsOverServers(const WorkerParts& parts);
   void AskStateIfFree(const WorkerParts& parts);
 
@@ -178,15 +181,17 @@ class WorkerSteps {
 
   void AskForExamples(const WorkerParts& parts);
   void WaitForExamples(const WorkerParts& parts);
-  // Over servers, at the parameters of a step: true if there are examples for
-  // it. Else it waits for some, or does something else.
-  bool HasExamples(const WorkerParts& parts);
+  // Over servers, at the parameters of a step that has none: it waits for some,
+  // or skips to where there are some.
+  void GoOnWithoutExamples(const WorkerParts& parts);
   void OnGranted(const WorkerParts& parts, const wire::CallReply& reply);
   void TellLaterClock(const WorkerParts& parts);
 
   // ---- By all-reduce, and between it and servers
 
   void StepByAllReduce(const WorkerParts& parts);
+  // As of worker_action::Reduce.
+  bool KeepsModel(const View& view) const;
   void BeginConnecting(const WorkerParts& parts);
   void ReadShare(const WorkerParts& parts);
   void GoOnAfterGiving(const WorkerParts& parts);
@@ -195,6 +200,7 @@ class WorkerSteps {
   std::optional<ClientCore> client_;       // Once the job runs.
   std::optional<PhaseFollower> follower_;  // Once the job runs.
   Clock clock_ = 0;                        // As clock() says.
+  StepKind step_{};  // Of the step that is open, is due, or was done last.
   StepPulls pulls_;
   StepTables tables_;
   StepExamples step_examples_;

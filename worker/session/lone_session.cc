@@ -65,7 +65,8 @@ std::optional<Session::Task> LoneSession::Next() {
   const std::optional<LoneSteps::Task> task = steps_.Next();
   if (!task.has_value()) return std::nullopt;
   if (const auto* const step = std::get_if<LoneSteps::Step>(&*task)) {
-    return Session::Step{.clock = step->clock, .examples = step->examples};
+    return Session::Step{
+        .clock = step->clock, .keeps_model = true, .examples = step->examples};
   }
   if (const auto* const evaluate = std::get_if<LoneSteps::Evaluate>(&*task)) {
     return Session::Evaluation{.clock = evaluate->clock,

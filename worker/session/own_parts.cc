@@ -66,21 +66,22 @@ void OwnParts::WriteState(int32_t cut, Clock clock, Replica& replica) {
        .done = tell});
 }
 
-void OwnParts::WriteOwn(int32_t cut,
+void OwnParts::WriteOwn(const WorkerCore::KeepProgram& keep,
                         std::vector<GradientCompressor::Residual> residuals) {
-  Waiting of = {.cut = cut, .residuals = std::move(residuals)};
+  Waiting of = {.keep = keep, .residuals = std::move(residuals)};
   if (!options_.keeps_state) return Write(std::move(of), std::nullopt);
   waiting_ = std::move(of);
 }
 
-std::optional<int32_t> OwnParts::Ask() {
+std::optional<WorkerCore::KeepProgram> OwnParts::Ask() {
   if (!waiting_.has_value() || std::exchange(waiting_->asked, true))
     return std::nullopt;
-  return waiting_->cut;
+  return waiting_->keep;
 }
 
 void OwnParts::Kept(int32_t cut, absl::StatusOr<std::string> state) {
-  if (!waiting_.has_value() || waiting_->cut != cut || !waiting_->asked) return;
+  if (!waiting_.has_value() || waiting_->keep.cut != cut || !waiting_->asked)
+    return;
   Waiting of = *std::move(waiting_);
   waiting_.reset();
   if (!state.ok()) return Write(std::move(of), state.status());
@@ -89,18 +90,18 @@ void OwnParts::Kept(int32_t cut, absl::StatusOr<std::string> state) {
 
 void OwnParts::Write(
     Waiting of, const absl::StatusOr<std::optional<std::string>>& program) {
-  const auto tell =
-      [this, cut = of.cut](const absl::StatusOr<checkpoint::Kept>& written) {
-        wire::CutPart part;
-        part.set_cut(cut);
-        if (written.ok()) {
-          *part.mutable_kept() = *written;
-        } else {
-          part.set_kept_error(std::string(written.status().message()));
-        }
-        Tell(part);
-      };
-  const absl::StatusOr<std::string> folder = FolderOf(of.cut);
+  const auto tell = [this, cut = of.keep.cut](
+                        const absl::StatusOr<checkpoint::Kept>& written) {
+    wire::CutPart part;
+    part.set_cut(cut);
+    if (written.ok()) {
+      *part.mutable_kept() = *written;
+    } else {
+      part.set_kept_error(std::string(written.status().message()));
+    }
+    Tell(part);
+  };
+  const absl::StatusOr<std::string> folder = FolderOf(of.keep.cut);
   if (!folder.ok()) return tell(folder.status());
   if (!program.ok()) return tell(program.status());
   WorkerState state = {.program = *program};

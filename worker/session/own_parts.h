@@ -43,11 +43,11 @@ class OwnParts {
 
   // What no other worker has. If the program has state of its own it is written
   // once Kept() has been called with that.
-  void WriteOwn(int32_t cut,
+  void WriteOwn(const WorkerCore::KeepProgram& keep,
                 std::vector<GradientCompressor::Residual> residuals);
   // The cut for which the program is to be asked for its state, once: when it
   // asks for its next task, since before it may be at the end of a step.
-  std::optional<int32_t> Ask();
+  std::optional<WorkerCore::KeepProgram> Ask();
   // The program's answer. Ignored unless it is of the cut that was asked for.
   void Kept(int32_t cut, absl::StatusOr<std::string> state);
 
@@ -61,7 +61,7 @@ class OwnParts {
  private:
   // Waits for the program's state.
   struct Waiting {
-    int32_t cut = 0;
+    WorkerCore::KeepProgram keep;
     std::vector<GradientCompressor::Residual> residuals;
     bool asked = false;  // Whether the program has been asked for it.
   };

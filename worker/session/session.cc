@@ -20,8 +20,8 @@
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/sync/modes/mode.h"
-#include "common/sync/sync_config.h"
 #include "common/view/shard_map.h"
+#include "worker/collective/host_group.h"
 #include "worker/session/metric_records.h"
 #include "worker/session/model_file.h"
 #include "worker/session/session_life.h"
@@ -88,17 +88,6 @@ int64_t BytesPulled(const config::ClusterConfig& config,
         code.Bytes(static_cast<size_t>(TableElements(table))));
   }
   return bytes;
-}
-
-// Whether this worker may all-reduce with others over tcp, at a port that the
-// system chooses. A port that the config fixes is kept for all-reduce, and
-// others than that may be closed.
-bool NeedsDoor(const config::ClusterConfig& config, const WorkerProcess& self) {
-  if (self.gpu >= 0 || self.port != 0) return false;
-  bool elsewhere = config.limits().transport() == config::Limits::TCP;
-  for (const WorkerProcess& worker : WorkerProcesses(config))
-    elsewhere |= MachineOf(worker.host) != MachineOf(self.host);
-  return elsewhere && MayAllReduce(config.sync());
 }
 
 // Meets no rule.
@@ -214,7 +203,9 @@ std::shared_ptr<WorkerLoop> Session::loop() const {
 
 std::unique_ptr<Listener> Session::OpenDoor(wire::JoinRequest* join) {
   const WorkerProcess& self = parts_->self;
-  if (!NeedsDoor(options_.config, self)) return nullptr;
+  // A port that the config fixes is kept for all-reduce, and others than that
+  // may be closed.
+  if (self.port != 0 || !MaySumOverTcp(options_.config, self)) return nullptr;
   std::unique_ptr<Listener> door;
   const auto open = [&]() -> absl::StatusOr<std::string> {
     const bool own = self.listen.empty();
@@ -365,6 +356,14 @@ absl::StatusOr<std::vector<TableState>> Session::OptimizerState() {
         "the job has not begun for this worker, or is over");
   }
   return life_->OptimizerState();
+}
+
+absl::Status Session::FetchParameters() {
+  if (life_ == nullptr || life_->step.has_value()) {
+    return absl::FailedPreconditionError(
+        "parameters are fetched between two steps of a job that has begun");
+  }
+  return life_->FetchParameters();
 }
 
 void Session::Log(const std::string& name, double value) {

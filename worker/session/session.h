@@ -219,6 +219,9 @@ class Session {
   // FailedPrecondition: not now. Others: the worker is to stop, as Next() will
   // tell.
   absl::StatusOr<std::vector<TableState>> OptimizerState();
+  // Between two steps: the parameters become the newest, as of
+  // OptimizerState(), which also asks for what the optimizer keeps.
+  absl::Status FetchParameters();
 
   // A figure of the step that was finished last or is open, for the records of
   // the run; "loss" is the step's loss. Of any other name they have the mean.

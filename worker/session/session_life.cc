@@ -31,13 +31,8 @@ std::optional<Session::Task> Session::Life::Next() {
     concluding = false;
   }
   while (true) {
-    if (const std::optional<int32_t> cut = own_parts.Ask(); cut.has_value()) {
-      bool last = false;
-      loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-        last = core.has_no_more_steps();
-      });
-      return Keep{.cut = *cut, .last = last};
-    }
+    if (const auto keep = own_parts.Ask(); keep.has_value())
+      return Keep{.cut = keep->cut, .last = keep->last};
     const absl::Time asked = loop.Now();
     report.time().Computed(asked);
     SayAsked();
@@ -96,8 +91,8 @@ void Session::Life::StepDone(const StepRound::End& done) {
 // ---- Steps
 
 absl::Status Session::Life::BeginStep(
-    Clock of, StepRound* round, const std::optional<ExampleRange>& examples,
-    std::optional<Task>* task) {
+    Clock of, StepRound* round, bool keeps_model,
+    const std::optional<ExampleRange>& examples, std::optional<Task>* task) {
   if (options.elastic.has_value() &&
       (!examples.has_value() || examples->epoch < 0 || examples->begin < 0 ||
        examples->begin >= examples->end ||
@@ -127,18 +122,11 @@ absl::Status Session::Life::BeginStep(
       .examples = examples.has_value() ? examples->size() : options.batch_size};
   *task = Step{.clock = of,
                .kind = round->kind(),
-               .keeps_model = KeepsModel(of, round->kind()),
+               .keeps_model = keeps_model,
                .on_device = round->on_device(),
                .last_table_first = round->last_table_first(),
                .examples = examples};
   return absl::OkStatus();
-}
-
-bool Session::Life::KeepsModel(Clock of, StepKind kind) const {
-  if (!WorkersHaveModel(kind)) return false;
-  // The first step of a job may be of this kind only to bring the values of one
-  // worker to all, and the servers.
-  return of > 0 || WorkersHaveModel(StepAt(loop.view()->proto(), of + 1));
 }
 
 absl::Status Session::Life::CheckTable(int table) const {
@@ -333,8 +321,19 @@ void Session::Life::CloseStep() {
 absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
   if (Replica* const own = by_group.replica(); own != nullptr)
     return own->State();
+  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled,
+                      Fetch(StateParts::kAll));
+  return TableStatesOf(*pulled);
+}
+
+absl::Status Session::Life::FetchParameters() {
+  if (by_group.replica() != nullptr) return absl::OkStatus();
+  return Fetch(StateParts::kValues).status();
+}
+
+absl::StatusOr<WorkerCore::Parameters> Session::Life::Fetch(StateParts what) {
   const absl::Time asked = loop.Now();
-  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled, loop.AskState());
+  SL_ASSIGN_OR_RETURN(WorkerCore::Parameters pulled, loop.AskState(what));
   const absl::Time got = loop.Now();
   report.time().Computed(asked);
   report.time().Pulled(got);
@@ -345,7 +344,7 @@ absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
   } else {
     LoadSnapshot(SnapshotOf(*pulled), &parameters);
   }
-  return TableStatesOf(*pulled);
+  return pulled;
 }
 
 absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
@@ -359,8 +358,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
                           action.acknowledged);
     LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
   }
-  SL_RETURN_IF_ERROR(
-      BeginStep(action.clock, &over_servers, action.examples, task));
+  SL_RETURN_IF_ERROR(BeginStep(action.clock, &over_servers,
+                               /*keeps_model=*/false, action.examples, task));
   if (!by_table) return absl::OkStatus();
   step->has_parameters.assign(step->has_parameters.size(), false);
   step->begun_without = true;
@@ -383,7 +382,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
   if (action.again) return by_group.ReduceAgain();
   if (action.empty) return by_group.ReduceNothing(action.clock);
   by_group.Begin();
-  return BeginStep(action.clock, &by_group, action.examples, task);
+  return BeginStep(action.clock, &by_group, action.keeps_model, action.examples,
+                   task);
 }
 
 // ---- Checkpoints
@@ -396,7 +396,7 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
 
 absl::Status Session::Life::Perform(const WorkerCore::KeepProgram& action,
                                     std::optional<Task>*) {
-  own_parts.WriteOwn(action.cut, compressor.Residuals());
+  own_parts.WriteOwn(action, compressor.Residuals());
   return absl::OkStatus();
 }
 

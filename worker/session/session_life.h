@@ -103,6 +103,8 @@ struct Session::Life {
                                   const Payload& payload,
                                   absl::Time give_up_at);
   absl::StatusOr<std::vector<TableState>> OptimizerState();
+  absl::Status FetchParameters();
+  absl::StatusOr<WorkerCore::Parameters> Fetch(StateParts what);
   // Performs, while the program stands at a gather, what goes on meanwhile.
   absl::Status ActAtGather();
   void Save();
@@ -135,11 +137,9 @@ struct Session::Life {
   absl::Status BeginWithOwn(std::optional<Task>* task);
 
   absl::Status CheckTable(int table) const;
-  absl::Status BeginStep(Clock clock, StepRound* round,
+  absl::Status BeginStep(Clock clock, StepRound* round, bool keeps_model,
                          const std::optional<ExampleRange>& examples,
                          std::optional<Task>* task);
-  // What Step::keeps_model is for a step of that kind.
-  bool KeepsModel(Clock of, StepKind kind) const;
   // Where all have come to, at the end of the job.
   Clock end() const { return EndOf(loop.view()->proto()); }
   // So many steps are complete, however that came; the last ones were perhaps

@@ -108,7 +108,7 @@ WorkerLoop::~WorkerLoop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    turn_.notify_one();
+    turn_.changed.notify_one();
   }
   waker_.Wake();
   thread_.join();
@@ -125,14 +125,14 @@ void WorkerLoop::AbortIfGroupIsOver() {
 void WorkerLoop::Take(WorkerCore::Effects* effects) {
   for (const std::string& line : effects->log) spdlog::info(line);
   for (const std::string& line : effects->warnings) spdlog::warn(line);
-  if (effects->look_at.has_value()) look_at_ = effects->look_at;
+  if (effects->look_at.has_value()) outbox_.look_at = effects->look_at;
   if (effects->try_links.has_value())
     try_links_ = std::move(effects->try_links);
   std::move(effects->to_coordinator.begin(), effects->to_coordinator.end(),
-            std::back_inserter(to_coordinator_));
+            std::back_inserter(outbox_.to_coordinator));
   std::move(effects->to_shards.begin(), effects->to_shards.end(),
-            std::back_inserter(to_shards_));
-  if (effects->view != nullptr) new_view_ = effects->view;
+            std::back_inserter(outbox_.to_shards));
+  if (effects->view != nullptr) outbox_.view = effects->view;
   for (const wire::Inspection& inspection : effects->inspections)
     inspector_.Ask(inspection, Now());
   if (effects->view != nullptr &&
@@ -159,9 +159,9 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   AbortIfGroupIsOver();
   if (!news) return;
   changed_.notify_all();
-  told_news_ = true;
+  turn_.told_news = true;
   // The trainer thread may wait for it in the turn that it has.
-  if (!IsFree() && !HasTurn()) waker_.Wake();
+  if (!turn_.IsFree() && !turn_.IsOurs()) waker_.Wake();
 }
 
 void WorkerLoop::AnswerInspections() {
@@ -171,50 +171,41 @@ void WorkerLoop::AnswerInspections() {
     core_.AnswerInspection(std::move(answer.inspected), std::move(answer.frame),
                            now, &effects);
     std::move(effects.to_coordinator.begin(), effects.to_coordinator.end(),
-              std::back_inserter(to_coordinator_));
+              std::back_inserter(outbox_.to_coordinator));
   }
 }
 
 // ---- The turn ---------------------------------------------------------------
 
-void WorkerLoop::TakeTurn() {
-  driver_ = std::this_thread::get_id();
-  comm_wanted_ = false;  // Whoever drives sends everything.
-}
-
-void WorkerLoop::GiveTurnBack() {
-  driver_ = std::thread::id();
-  if (comm_rests_ || comm_wanted_) turn_.notify_one();
-}
-
 void WorkerLoop::SendSoon() {
-  if (!IsFree()) {
-    if (!HasTurn()) waker_.Wake();
+  if (!turn_.IsFree()) {
+    if (!turn_.IsOurs()) waker_.Wake();
     return;
   }
   size_t bytes = 0;
-  for (const ClientSend& send : to_shards_) {
+  for (const ClientSend& send : outbox_.to_shards) {
     for (const Payload& payload : send.message.payloads)
       bytes += payload.size();
   }
   if (bytes > kSmallBytes) {
-    comm_wanted_ = true;
-    turn_.notify_one();
+    turn_.comm_wanted = true;
+    turn_.changed.notify_one();
     return;
   }
-  TakeTurn();
+  turn_.Take();
   {
     const MutexRelease meanwhile(mutex_);
     SendAll();
   }
-  GiveTurnBack();
+  turn_.GiveBack();
 }
 
 void WorkerLoop::WaitForChange(MutexLock& lock) {
-  if (broken_ || (!IsFree() && !HasTurn())) return lock.Wait(changed_);
-  if (!HasTurn()) {
-    TakeTurn();
-    ++trainer_turns_;
+  if (broken_ || (!turn_.IsFree() && !turn_.IsOurs()))
+    return lock.Wait(changed_);
+  if (!turn_.IsOurs()) {
+    turn_.Take();
+    ++turn_.trainer_turns;
   }
   bool drives;
   {
@@ -225,35 +216,36 @@ void WorkerLoop::WaitForChange(MutexLock& lock) {
 }
 
 void WorkerLoop::EndWait() {
-  if (HasTurn()) GiveTurnBack();
+  if (turn_.IsOurs()) turn_.GiveBack();
 }
 
 void WorkerLoop::Run() {
   NameThisThread("communication");
   MutexLock lock(mutex_);
-  int64_t seen = trainer_turns_;
+  int64_t seen = turn_.trainer_turns;
   while (!stopping_ && !broken_) {
-    const bool trainer_was_here = seen != trainer_turns_;
-    if (IsFree() && (comm_wanted_ || (!told_news_ && !trainer_was_here))) {
-      TakeTurn();
+    const bool trainer_was_here = seen != turn_.trainer_turns;
+    if (turn_.IsFree() &&
+        (turn_.comm_wanted || (!turn_.told_news && !trainer_was_here))) {
+      turn_.Take();
       lock.Unlock();
       const bool drives = Drive();
       lock.Lock();
       broken_ |= !drives;
-      GiveTurnBack();
-    } else if (!IsFree() && !trainer_was_here) {
+      turn_.GiveBack();
+    } else if (!turn_.IsFree() && !trainer_was_here) {
       // It has waited for long, and says when that ends.
-      comm_rests_ = true;
-      lock.Wait(turn_);
-      comm_rests_ = false;
-      told_news_ = true;
+      turn_.comm_rests = true;
+      lock.Wait(turn_.changed);
+      turn_.comm_rests = false;
+      turn_.told_news = true;
     } else {
       // Whoever has got something to do may be back soon; and who still waits,
       // and was told of something else, sees that the turn is free.
-      seen = trainer_turns_;
-      told_news_ = false;
+      seen = turn_.trainer_turns;
+      turn_.told_news = false;
       changed_.notify_all();
-      lock.WaitUntil(turn_, SteadyDeadline(kMayComeBack));
+      lock.WaitUntil(turn_.changed, SteadyDeadline(kMayComeBack));
     }
   }
   changed_.notify_all();  // If it is broken, nobody is told anything any more.
@@ -379,11 +371,11 @@ absl::StatusOr<TableValues> WorkerLoop::WaitForTable(TableId table) {
   return std::move(tables_.extract(table).mapped());
 }
 
-absl::StatusOr<WorkerCore::Parameters> WorkerLoop::AskState() {
+absl::StatusOr<WorkerCore::Parameters> WorkerLoop::AskState(StateParts what) {
   bool may_ask = false;
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     may_ask = core.client() != nullptr && core.ending().ok();
-    if (may_ask) core.AskState(now, effects);
+    if (may_ask) core.AskState(what, now, effects);
   });
   MutexLock lock(mutex_);
   if (!core_.ending().ok()) return core_.ending();
@@ -483,7 +475,7 @@ void WorkerLoop::AddRecord(const run::MetricRecord& record,
     core.AddRecord(record, made_at);
   });
   // It may have to leave before anything else is due.
-  if (!IsFree()) waker_.Wake();
+  if (!turn_.IsFree()) waker_.Wake();
 }
 
 void WorkerLoop::Fail(const absl::Status& why) {
@@ -523,28 +515,22 @@ void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
 }
 
 void WorkerLoop::SendAll() {
-  std::optional<size_t> look_at;
-  std::vector<Message> to_coordinator;
-  std::vector<ClientSend> to_shards;
-  std::shared_ptr<const View> view;
+  Outbox out;
   {
     const MutexLock lock(mutex_);
-    look_at.swap(look_at_);
-    to_coordinator.swap(to_coordinator_);
-    to_shards.swap(to_shards_);
-    view.swap(new_view_);
+    std::swap(out, outbox_);
   }
-  if (look_at.has_value()) {
+  if (out.look_at.has_value()) {
     const absl::Status connected =
-        ConnectTo(options_.core.member.coordinators[*look_at]);
+        ConnectTo(options_.core.member.coordinators[*out.look_at]);
     if (!connected.ok()) return Fail(connected);
   }
-  for (const Message& message : to_coordinator)
+  for (const Message& message : out.to_coordinator)
     (void)coordinator_->Send(message);
-  if (view != nullptr) trial_.End();
-  if (view != nullptr && view->proto().state() == wire::RUNNING)
-    FollowServers(std::move(view));
-  for (const ClientSend& send : to_shards) {
+  if (out.view != nullptr) trial_.End();
+  if (out.view != nullptr && out.view->proto().state() == wire::RUNNING)
+    FollowServers(std::move(out.view));
+  for (const ClientSend& send : out.to_shards) {
     const bool recorded = IsOn(options_.track);
     const absl::Time begun = recorded ? Now() : absl::Time();
     const absl::Status sent = shard_threads_.Send(send.to, send.message);

@@ -96,7 +96,7 @@ class WorkerLoop {
   absl::StatusOr<TableValues> WaitForTable(TableId table);
   // What the servers answer to WorkerCore::AskState(). Waits for it. ending()
   // if the worker is to stop.
-  absl::StatusOr<WorkerCore::Parameters> AskState();
+  absl::StatusOr<WorkerCore::Parameters> AskState(StateParts what);
   // Returns after that time, or as soon as the worker is to stop, with
   // ending().
   absl::Status Sleep(absl::Duration time);
@@ -138,6 +138,14 @@ class WorkerLoop {
   const WorkerCore::Options& options() const { return options_.core; }
 
  private:
+  // What is to be sent, in this order.
+  struct Outbox {
+    std::optional<size_t> look_at;  // The coordinator to be connected with.
+    std::vector<Message> to_coordinator;
+    std::shared_ptr<const View> view;  // To be followed.
+    std::vector<ClientSend> to_shards;
+  };
+
   WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
              const Options& options);
   absl::Status ConnectTo(const std::string& coordinator);
@@ -156,8 +164,8 @@ class WorkerLoop {
   void Take(WorkerCore::Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerInspections() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return look_at_.has_value() || !to_coordinator_.empty() ||
-           !to_shards_.empty() || new_view_ != nullptr;
+    return outbox_.look_at.has_value() || !outbox_.to_coordinator.empty() ||
+           !outbox_.to_shards.empty() || outbox_.view != nullptr;
   }
   void AbortIfGroupIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The trainer thread needs something to go on, until `there`.
@@ -175,21 +183,36 @@ class WorkerLoop {
 
   // ---- The turn
 
-  bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return driver_ == std::this_thread::get_id();
-  }
+  // Who drives the channels. The communication thread waits here until it may.
+  struct Turn {
+    bool IsFree() const { return driver == std::thread::id(); }
+    bool IsOurs() const { return driver == std::this_thread::get_id(); }
+    void Take() {
+      driver = std::this_thread::get_id();
+      comm_wanted = false;  // Whoever drives sends everything.
+    }
+    void GiveBack() {
+      driver = std::thread::id();
+      if (comm_rests || comm_wanted) changed.notify_one();
+    }
+
+    std::thread::id driver;     // Nobody: no thread.
+    int64_t trainer_turns = 0;  // In which the trainer thread waited.
+    // Of the communication thread: it is to take the turn at once; it does
+    // nothing until the turn is free; and something has come for another
+    // thread.
+    bool comm_wanted = false;
+    bool comm_rests = false;
+    bool told_news = false;
+    std::condition_variable changed;
+  };
   // Sends what there is to be sent, here or on another thread. Lets go of the
   // mutex meanwhile.
   void SendSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return driver_ == std::thread::id();
-  }
   // Of the trainer thread, in a loop, with EndWait() behind it: until something
   // may have changed. Lets go of the mutex meanwhile.
   void WaitForChange(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GiveTurnBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Communication thread.
   void Run();
 
@@ -222,14 +245,9 @@ class WorkerLoop {
   std::condition_variable changed_;
   WorkerCore core_ ABSL_GUARDED_BY(mutex_);
   ActionLine actions_ ABSL_GUARDED_BY(mutex_);
-  // The coordinator to be connected with, and what it is to be sent.
-  std::optional<size_t> look_at_ ABSL_GUARDED_BY(mutex_);
+  Outbox outbox_ ABSL_GUARDED_BY(mutex_);
   std::optional<wire::TryLinks> try_links_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Message> to_coordinator_ ABSL_GUARDED_BY(mutex_);
   Inspector inspector_ ABSL_GUARDED_BY(mutex_);
-  // To be followed.
-  std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);
-  std::vector<ClientSend> to_shards_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::optional<MemberCore::CallResult>> calls_
       ABSL_GUARDED_BY(mutex_);
   uint64_t abort_group_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -242,16 +260,8 @@ class WorkerLoop {
   WorkerCore::Need need_ ABSL_GUARDED_BY(mutex_) = WorkerCore::Need::kNothing;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Who has the turn; nobody: no thread.
-  std::thread::id driver_ ABSL_GUARDED_BY(mutex_);
-  int64_t trainer_turns_ ABSL_GUARDED_BY(mutex_) = 0;  // In which it waited.
+  Turn turn_ ABSL_GUARDED_BY(mutex_);
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // Nobody can wait any more.
-  // Of the communication thread: it is to take the turn at once; it does
-  // nothing until the turn is free; and something has come for another thread.
-  bool comm_wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool comm_rests_ ABSL_GUARDED_BY(mutex_) = false;
-  bool told_news_ ABSL_GUARDED_BY(mutex_) = false;
-  std::condition_variable turn_;
 
   std::thread thread_;
 };

@@ -42,6 +42,7 @@ constinit const RuleConfig kMomentumConfig = {
     .momentum = [](const config::Optimizer& config) -> std::optional<double> {
       return config.momentum().momentum();
     },
+    .momentum_is_above_zero = true,
     .check = &CheckMomentum,
     .coefficients = &CoefficientsOfMomentum};
 

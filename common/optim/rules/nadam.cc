@@ -12,30 +12,6 @@ double MomentumAt(const config::NAdam& block, double t) {
          (1 - 0.5 * std::pow(kDecayBase, t * block.momentum_decay()));
 }
 
-// mu_1 mu_2 ... mu_t, as a function of t: so it needs no state, and is the same
-// after a move, a checkpoint or a change of the mode. With q = 0.96^decay, its
-// logarithm is t log(beta1) plus the sum over i = 1 ... t of log(1 - q^i / 2),
-// and each of these is minus the sum over k of (q^i / 2)^k / k. Summed over i
-// first, a term of k is a geometric series; terms fall as 2^-k.
-double ProductOfMomenta(const config::NAdam& block, double t) {
-  if (block.beta1() == 0) return 0;
-  constexpr int kTerms = 60;  // 2^-60 is below a double's precision.
-  const double log_q = block.momentum_decay() * std::log(kDecayBase);
-  double log_product = t * std::log(block.beta1());
-  double halves = 1;
-  for (int k = 1; k <= kTerms; ++k) {
-    halves /= 2;
-    const double log_qk = k * log_q;
-    // q^k + q^2k + ... + q^tk.
-    const double series =
-        log_qk == 0
-            ? t
-            : std::exp(log_qk) * std::expm1(t * log_qk) / std::expm1(log_qk);
-    log_product -= halves / k * series;
-  }
-  return std::exp(log_product);
-}
-
 Coefficients CoefficientsOfNadam(const config::Optimizer& config,
                                  const RuleStep& step) {
   const config::NAdam& block = config.nadam();
@@ -56,6 +32,31 @@ Coefficients CoefficientsOfNadam(const config::Optimizer& config,
 }
 
 }  // namespace
+
+// mu_1 mu_2 ... mu_t for t updates, as a function of t: so it needs no state,
+// and is the same after a move, a checkpoint or a change of the mode. With q =
+// 0.96^decay, its logarithm is t log(beta1) plus the sum over i = 1 ... t of
+// log(1 - q^i / 2), and each of these is minus the sum over k of (q^i / 2)^k /
+// k. Summed over i first, a term of k is a geometric series; terms fall as
+// 2^-k.
+double ProductOfMomenta(const config::NAdam& block, double updates) {
+  if (block.beta1() == 0) return 0;
+  constexpr int kTerms = 60;  // 2^-60 is below a double's precision.
+  const double log_q = block.momentum_decay() * std::log(kDecayBase);
+  double log_product = updates * std::log(block.beta1());
+  double halves = 1;
+  for (int k = 1; k <= kTerms; ++k) {
+    halves /= 2;
+    const double log_qk = k * log_q;
+    // q^k + q^2k + ... + q^tk.
+    const double series = log_qk == 0 ? updates
+                                      : std::exp(log_qk) *
+                                            std::expm1(updates * log_qk) /
+                                            std::expm1(log_qk);
+    log_product -= halves / k * series;
+  }
+  return std::exp(log_product);
+}
 
 constinit const RuleConfig kNadamConfig = {
     .kind = config::Optimizer::kNadam,

@@ -30,6 +30,7 @@ constinit const RuleConfig kNesterovConfig = {
     .momentum = [](const config::Optimizer& config) -> std::optional<double> {
       return config.nesterov().momentum();
     },
+    .momentum_is_above_zero = true,
     .check = &CheckNesterov,
     .coefficients = &CoefficientsOfNesterov};
 

@@ -46,6 +46,7 @@ constinit const RuleConfig kRmspropConfig = {
       if (config.rmsprop().momentum() == 0) return std::nullopt;
       return config.rmsprop().momentum();
     },
+    .momentum_is_above_zero = true,
     .check = &CheckRmsprop,
     .coefficients = &CoefficientsOfRmsprop};
 

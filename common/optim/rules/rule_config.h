@@ -25,6 +25,9 @@ struct RuleConfig {
   // The momentum, or beta1, that an update may replace. None, or nullptr: there
   // is none, or it has to be the same in all updates.
   std::optional<double> (*momentum)(const config::Optimizer& config);
+  // It goes with a buffer that PyTorch leaves as it is in an update with a
+  // momentum of 0, where the formula here would replace it. So none has that.
+  bool momentum_is_above_zero = false;
   // Adds what is wrong with the fields of the block.
   void (*check)(const config::Optimizer& config,
                 const ConfigProblems& problems);
@@ -32,6 +35,10 @@ struct RuleConfig {
   Coefficients (*coefficients)(const config::Optimizer& config,
                                const RuleStep& step);
 };
+
+// NAdam's product of the momenta of the first `updates` updates, which PyTorch
+// keeps as mu_product.
+double ProductOfMomenta(const config::NAdam& block, double updates);
 
 extern const RuleConfig kSgdConfig;
 extern const RuleConfig kMomentumConfig;

@@ -9,7 +9,8 @@ from typing import Any, Iterable, Iterator, List, Optional
 import torch
 import torch.utils.data as data
 
-from slackline import _core, _files
+from slackline import _core
+from slackline._tensors import files
 from slackline._data.elastic import Elastic
 from slackline._data.order import Drawn, Orders, Places, digest, length
 from slackline._loop.step_loop import StepLoop
@@ -223,8 +224,8 @@ class Loader:
             if tensor.layout != torch.strided or tensor.is_quantized:
                 return ""
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-            values = _files.bytes_of(tensor)
-            digest.update(_files.memory_of(values))
+            values = files.bytes_of(tensor)
+            digest.update(files.memory_of(values))
         return digest.hexdigest()
 
     def order_digest(self, epoch: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, List, Sequence
 
 import torch
 
-from slackline import _files
+from slackline._tensors import files
 
 _CALL = "job.loader(): elastic=True with num_workers"
 
@@ -83,8 +83,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, x: Any) -> Any:
         if type(x) is not torch.Tensor or x.layout != torch.strided or x.is_quantized:
             return NotImplemented
-        flat = _files.bytes_of(x)
-        data = bytearray(_files.memory_of(flat))
+        flat = files.bytes_of(x)
+        data = bytearray(files.memory_of(flat))
         return _tensor, (data, x.dtype, tuple(x.shape))
 
 

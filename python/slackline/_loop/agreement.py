@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
-from slackline import _files
+from slackline._tensors import files
 
 # Of what is not trained and differs, this much is sent at the start,
 SENT_BYTES_MAX = 4 << 20
@@ -65,8 +65,8 @@ def _digest(tensor: torch.Tensor) -> str:
             return ""
     if tensor.device.type == "meta":
         return ""
-    data = _files.bytes_of(tensor)
-    return hashlib.blake2b(_files.memory_of(data), digest_size=8).hexdigest()
+    data = files.bytes_of(tensor)
+    return hashlib.blake2b(files.memory_of(data), digest_size=8).hexdigest()
 
 
 def differing(described: Sequence[Tuple[int, Dict[str, List[str]]]]) -> List[str]:
@@ -114,7 +114,7 @@ def check_sendable(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) ->
 
 def pieces(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> List[torch.Tensor]:
     """Their bytes, one after the other, cut into pieces that can be sent."""
-    flat = torch.cat([_files.bytes_of(tensors[name]) for name in names])
+    flat = torch.cat([files.bytes_of(tensors[name]) for name in names])
     return list(flat.split(PIECE_BYTES))
 
 
@@ -125,7 +125,7 @@ def take(names: Sequence[str], tensors: Mapping[str, torch.Tensor], flat: torch.
         for name in names:
             tensor = tensors[name]
             size = tensor.numel() * tensor.element_size()
-            tensor.copy_(_files.tensor_of(flat[place : place + size], tensor.dtype, tensor.shape))
+            tensor.copy_(files.tensor_of(flat[place : place + size], tensor.dtype, tensor.shape))
             place += size
 
 

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
 import torch
 
-from slackline import _files
+from slackline._tensors import files
 
 Value = Union[torch.Tensor, float, int, bool, str, None, List[Any], Dict[str, Any]]
 # By rank, what each worker has brought.
 Brought = List[Tuple[int, bytes]]
 
-_TYPES = _files.TYPES
+_TYPES = files.TYPES
 _OPS = ("sum", "mean", "min", "max", "product")
 
 
@@ -53,9 +53,9 @@ def pack(call: str, described: str, value: Value) -> bytes:
     if isinstance(value, torch.Tensor):
         if value.dtype not in _TYPES:
             raise ValueError(f"{call}: a tensor of {value.dtype} cannot be sent")
-        flat = _files.bytes_of(value)
+        flat = files.bytes_of(value)
         head["dtype"], head["shape"] = _TYPES[value.dtype], list(value.shape)
-        body = bytes(_files.memory_of(flat))
+        body = bytes(files.memory_of(flat))
     else:
         _check_json(call, value)
         head["value"] = value
@@ -78,7 +78,7 @@ def _unpack(call: str, rank: int, data: bytes) -> Tuple[str, Value]:
     if "value" in head:
         return head["call"], head["value"]
     body = data[end + 1 :]
-    shape, dtype = head.get("shape"), _files.NAMES.get(head.get("dtype", ""))
+    shape, dtype = head.get("shape"), files.NAMES.get(head.get("dtype", ""))
     if dtype is None or not isinstance(shape, list) or not all(
         type(n) is int and n >= 0 for n in shape
     ):

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._loop.words import number, warn
 from slackline._loop.worlds import World
 from slackline._model.copies import copy_of
@@ -128,7 +129,7 @@ class Evaluations:
         model.set_companions(tables.companions())
         self._thread = threading.Thread(
             target=self._evaluate_copy,
-            args=(task, function, model, _device.like_here(self._world.device)),
+            args=(task, function, model, devices.like_here(self._world.device)),
             name="slackline-evaluation",
             daemon=True,
         )

@@ -76,9 +76,4 @@ class Gathers:
             return _core.place_before_all
         if place.step is not None:
             return _core.place_in_step(place.step)
-        done = place.steps_done
-        end = -(-done // place.steps_per_epoch) * place.steps_per_epoch
-        if place.ahead is not None and place.ahead >= end:
-            # The end of an epoch, whichever of its last steps this worker has done.
-            return _core.place_after_steps(end)
-        return _core.place_after_steps(done)
+        return _core.place_between_steps(place.steps_done, place.ahead, place.steps_per_epoch)

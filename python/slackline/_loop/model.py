@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
-from slackline import _device
+from slackline._tensors import devices
 from slackline._loop.worlds import World
 from slackline._model.arrivals import Arrivals
 from slackline._model.tables import Tables
@@ -18,12 +18,11 @@ class Model:
 
     def __init__(self, module: torch.nn.Module, world: World, overlap: Optional[bool]) -> None:
         """Raises ValueError naming a parameter that cannot be trained."""
-        self.tables = Tables(module, _device.CPU if world.through_host else world.device)
+        self.tables = Tables(module, devices.CPU if world.through_host else world.device)
         self.values = Values(self.tables)  # What the job has written, to see changes.
         self.arrivals = Arrivals(self.tables, world.wait_for, overlap if world.sends else False)
-        self._sends = world.sends
         # Whether all workers do the step that was taken last together, with the same gradients; and whether they
-        # have the model after it, all the same one, rather than the servers.
+        # have the model after it, all the same one, rather than the servers: the next step begins with it.
         self.is_done_together = False
         self.keeps_model = False
 
@@ -31,17 +30,12 @@ class Model:
         """Of the parameters that are trained."""
         return {table.parameter: table.name for table in self.tables.tables}
 
-    @property
-    def keeps_values(self) -> bool:
-        """Whether the next step begins with what the module has after this one."""
-        return not self._sends or self.keeps_model
-
     def take(self, task: Any) -> None:
         """A step is there. Its parameters are too, unless they come table by table."""
-        kept = self.keeps_values
+        kept = self.keeps_model
         self.is_done_together = task.is_done_together
         self.keeps_model = task.keeps_model
-        if kept and not self.keeps_values:
+        if kept and not self.keeps_model:
             self.tables.count_anew()
         if not task.by_table:
             self.tables.refresh()
@@ -52,7 +46,7 @@ class Model:
 
         ``whole``: the script may do something to them that it does in few places.
         """
-        if self.keeps_values:
+        if self.keeps_model:
             return
         if looks_at_all(step):
             self.arrivals.wait_for_all()
@@ -64,7 +58,7 @@ class Model:
 
         ``all_done``: no step follows in which changes that PyTorch counts are seen.
         """
-        if self.keeps_values:
+        if self.keeps_model:
             self.tables.take_over()
             return
         if all_done:
@@ -79,7 +73,7 @@ class Model:
         by_table = bool(self.arrivals.missing)
         self.arrivals.end_step()
         self.tables.check_frozen()
-        if self.keeps_values:
+        if self.keeps_model:
             self.tables.take_over()
         else:
             self.tables.check_unchanged()

@@ -9,7 +9,8 @@ from typing import Optional
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._loop.batches import Batches
 from slackline._loop.model import Model
 from slackline._loop.worlds import Work, World
@@ -59,7 +60,7 @@ def say_begin(model: Model, work: Work, world: World, steps_per_batch: int, scal
     if world.through_host:
         where = f"; {world.device} through copies on the host, because {world.through_host}"
     else:
-        where = "" if world.device == _device.CPU else f"; on {world.device}"
+        where = "" if world.device == devices.CPU else f"; on {world.device}"
     steps_each = f", {steps_per_batch} steps each" if steps_per_batch > 1 else ""
     print(
         f"slackline: {len(model.tables)} tables, "

@@ -47,6 +47,13 @@ class States:
             for table, group in zip(model.tables.tables, gradients.groups)
         ]
 
+    def fetch_parameters(self, model: Model) -> None:
+        """Between two steps, of a worker whose next one begins with what the servers have."""
+        model.check_values(self._place.all_done)
+        self._world.fetch_parameters()
+        model.tables.refresh()
+        model.note_values(self._place.steps_done)
+
     def fetch(self, model: Model) -> Optional[List[TableState]]:
         """By table; None if the job has finished. Between two steps the parameters become its, too."""
         if not self._world.sends:  # Here both are, of one moment, and after the end.

@@ -177,8 +177,8 @@ class StepLoop:
             # What follows is the end of the job. The script may have something to do
             # before it, together with the others, and with what it has trained.
             self._check_stepped()
-            if not self.model.keeps_values and not place.over:
-                self.states.fetch(self.model)
+            if not self.model.keeps_model and not place.over:
+                self.states.fetch_parameters(self.model)
             return None
         following, place.ahead = place.ahead, None
         if following is None:

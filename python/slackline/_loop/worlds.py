@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Protocol, Tuple, Union
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._loop import stacks
 from slackline._optim.state import TableState
 from slackline._model.tables import Tables
@@ -30,10 +31,95 @@ class Work:
     by_table: bool = False  # Steps may begin before all parameters have come.
 
 
-class Joined:
+class World(Protocol):
+    """What a step loop has of it. What has a body here is of no effect where nobody else is."""
+
+    sends: bool  # Gradients go elsewhere.
+    job: str
+    rank: int
+    world_size: int
+    threads: Optional[int]
+    seed: int
+    epochs: Optional[float]
+    max_steps: Optional[int]
+    mode: str
+    steps_together: bool  # All workers do the same steps at the same time, whatever becomes of the job.
+    out: str
+    data_dir: str
+    optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]]  # Its block in the config, and the block's fields.
+    gather_bytes_max: int
+    device: torch.device
+    through_host: str  # Why parameters on a GPU go through copies on the host; empty: they do not.
+
+    def begins_in_epoch(self) -> int:
+        """Before open(): of a worker that comes later, or of a job that goes on from a checkpoint."""
+        return 0
+
+    def open(self, tables: Tables, rules: List[str], work: Work) -> None: ...
+    def begin_with(self, states: List[TableState]) -> None: ...
+
+    def next(
+        self,
+    ) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, _core.Keep, _core.Restore, None]": ...
+
+    def kept(self, cut: int, state: Optional[bytes], error: str) -> None:
+        """The script's state for a checkpoint, or why there is none."""
+
+    def wait_for(self, table: int) -> None:
+        """Returns when the table has the parameters of the step."""
+
+    def loaded(self, seconds: float) -> None:
+        """So much of the step's time went into getting its batch."""
+
+    def gradient(self, table: int, gradient: torch.Tensor, options: _core.StepOptions) -> None:
+        """During backward, if it leaves then."""
+
+    def finish_step(
+        self,
+        gradients: List[Optional[torch.Tensor]],
+        options: List[_core.StepOptions],
+        skipped: List[int],
+    ) -> bool:
+        """``skipped``: tables whose optimizer does nothing. False if the step is lost, and comes again."""
+        ...
+
+    def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]: ...
+
+    def optimizer_state(self) -> Optional[List[TableState]]:
+        """By table; None if the job has finished. Between two steps the tables become its, too."""
+        ...
+
+    def fetch_parameters(self) -> None:
+        """Between two steps the tables become the job's, unless it has finished."""
+
+    def log(self, name: str, value: float) -> None: ...
+    def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None: ...
+    def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None: ...
+
+    def report_progress(self) -> None:
+        """What the script does takes long, and has come further."""
+
+    def fail(self, why: str, trace: str, ends_job: bool) -> None:
+        """The script has failed."""
+
+    @property
+    def may_suspend(self) -> bool:
+        """Whether suspend() makes a checkpoint."""
+        return False
+
+    def suspend(self, reason: str) -> None:
+        """The process has to end soon."""
+
+    def interrupt(self, reason: str) -> None: ...
+
+    def close(self) -> None:
+        """Nothing is called after it."""
+
+
+class Joined(World):
     """A worker among others: the session of the C++ library."""
 
-    sends = True  # Gradients go elsewhere.
+    sends = True
 
     def __init__(
         self,
@@ -52,23 +138,20 @@ class Joined:
             os.register_at_fork(after_in_child=self._worker.forget_health)
         stacks.show(self._worker)
         worker = self._worker
-        self.job: str = worker.job
-        self.rank: int = worker.rank
-        self.world_size: int = worker.world_size
-        self.threads: Optional[int] = worker.threads
-        self.seed: int = worker.seed
-        self.epochs: Optional[float] = worker.epochs
-        self.max_steps: Optional[int] = worker.max_steps
-        self.mode: str = worker.mode
-        # All workers do the same steps at the same time, whatever becomes of the job.
-        self.steps_together: bool = worker.steps_together
-        self.out: str = out
-        self.data_dir: str = data_dir
-        # Its block in the config, and the block's fields.
-        self.optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = worker.optimizer
-        self.gather_bytes_max: int = _core.gather_bytes_max(worker.world_size)
-        self.device: torch.device = _device.of_worker(self.rank, worker.gpu)
-        # Why parameters on a GPU go through copies on the host; empty: they do not.
+        self.job = worker.job
+        self.rank = worker.rank
+        self.world_size = worker.world_size
+        self.threads = worker.threads
+        self.seed = worker.seed
+        self.epochs = worker.epochs
+        self.max_steps = worker.max_steps
+        self.mode = worker.mode
+        self.steps_together = worker.steps_together
+        self.out = out
+        self.data_dir = data_dir
+        self.optimizer = worker.optimizer
+        self.gather_bytes_max = _core.gather_bytes_max(worker.world_size)
+        self.device = devices.of_worker(self.rank, worker.gpu)
         self.through_host = ""
         if worker.gpu is not None and not _core.has_gpu_code:
             self.through_host = "this build of slackline has no GPU code"
@@ -94,14 +177,13 @@ class Joined:
         return self._worker.next()
 
     def kept(self, cut: int, state: Optional[bytes], error: str) -> None:
-        """The script's state for a checkpoint, or why there is none."""
         self._worker.kept(cut, state, error)
 
     def wait_for(self, table: int) -> None:
         self._worker.wait_for(table)
 
     def gradient(self, table: int, gradient: torch.Tensor, options: _core.StepOptions) -> None:
-        self._worker.gradient(table, _device.handed(gradient), options, _device.stream(gradient.device))
+        self._worker.gradient(table, devices.handed(gradient), options, devices.stream(gradient.device))
 
     def finish_step(
         self,
@@ -109,30 +191,29 @@ class Joined:
         options: List[_core.StepOptions],
         skipped: List[int],
     ) -> bool:
-        """``skipped``: tables whose optimizer does nothing. False if the step is lost, and comes again."""
-        handed = [None if gradient is None else _device.handed(gradient) for gradient in gradients]
+        handed = [None if gradient is None else devices.handed(gradient) for gradient in gradients]
         return self._worker.finish_step(handed, options, skipped)
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
 
     def begins_in_epoch(self) -> int:
-        """Before open(): of a worker that comes later, or of a job that goes on from a checkpoint."""
         return self._worker.begins_in_epoch()
 
     def begin_with(self, states: List[TableState]) -> None:
         self._worker.begin_with(_handed_states(states))
 
     def optimizer_state(self) -> Optional[List[TableState]]:
-        """By table; None if the job has finished. Between two steps the tables become its, too."""
         states = self._worker.optimizer_state()
         return None if states is None else _table_states(states, self._tables)
+
+    def fetch_parameters(self) -> None:
+        self._worker.fetch_parameters()
 
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
 
     def loaded(self, seconds: float) -> None:
-        """So much of the step's time went into getting its batch."""
         self._worker.loaded(seconds)
 
     def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
@@ -161,24 +242,24 @@ class Joined:
         del self._worker
 
 
-class Alone:
+class Alone(World):
     """A world of one: the same decisions and the same arithmetic, without servers and without a config."""
 
     sends = False
     job = "alone"
     rank = 0
     world_size = 1
-    threads: Optional[int] = None
-    seed: int = _core.default_seed
-    epochs: Optional[float] = None
-    max_steps: Optional[int] = None
+    threads = None
+    seed = _core.default_seed
+    epochs = None
+    max_steps = None
     mode = "alone"
     steps_together = True
     out = ""
     data_dir = ""
-    optimizer: Optional[Tuple[str, Dict[str, Union[bool, float]]]] = None
-    gather_bytes_max: int = _core.gather_bytes_max(1)
-    device = _device.CPU
+    optimizer = None
+    gather_bytes_max = _core.gather_bytes_max(1)
+    device = devices.CPU
     through_host = ""
 
     def __init__(self) -> None:
@@ -192,9 +273,6 @@ class Alone:
         self._worker = _core.LoneWorker(
             tables.bind(rules), work.steps_total, work.steps_per_epoch, work.batch_size, work.elastic
         )
-
-    def begins_in_epoch(self) -> int:
-        return 0
 
     def begin_with(self, states: List[TableState]) -> None:
         self._worker.begin_with(_handed_states(states))
@@ -210,9 +288,6 @@ class Alone:
             self._means_at[task.clock] = self._take_means()
         return task
 
-    def wait_for(self, table: int) -> None:
-        pass
-
     def finish_step(
         self,
         gradients: List[Optional[torch.Tensor]],
@@ -220,8 +295,7 @@ class Alone:
         skipped: List[int],
     ) -> bool:
         """A table without gradient stays as it is, as with torch.optim."""
-        self._worker.finish_step([None if g is None else _device.handed(g) for g in gradients], options)
-        self._tables.refresh()
+        self._worker.finish_step([None if g is None else devices.handed(g) for g in gradients], options)
         return True
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
@@ -231,9 +305,6 @@ class Alone:
 
     def log(self, name: str, value: float) -> None:
         self._logged.setdefault(name, []).append(value)
-
-    def loaded(self, seconds: float) -> None:
-        pass
 
     def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
         self._say(task.clock, self._means_at.pop(task.clock), scores)
@@ -255,24 +326,12 @@ class Alone:
             sys.stderr.write(f"slackline: epoch {epoch:.4g}, step {clock}: {text}\n")
             sys.stderr.flush()
 
-    def report_progress(self) -> None:
-        pass
-
-    def fail(self, why: str, trace: str, ends_job: bool) -> None:
-        pass
-
     def interrupt(self, reason: str) -> None:
         self._interrupted = reason
 
-    def close(self) -> None:
-        pass
-
-
-World = Union[Joined, Alone]
-
 
 def _handed_states(states: List[TableState]) -> List[Tuple[int, List[Any]]]:
-    return [(state.updates, [_device.handed(slot) for slot in state.slots]) for state in states]
+    return [(state.updates, [devices.handed(slot) for slot in state.slots]) for state in states]
 
 
 def _table_states(states: List[Tuple[int, List[bytearray]]], tables: Tables) -> List[TableState]:

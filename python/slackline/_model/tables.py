@@ -7,7 +7,8 @@ from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from slackline import _core, _device, _files
+from slackline import _core
+from slackline._tensors import devices, files
 from slackline._model import shared_memory
 
 
@@ -52,7 +53,7 @@ class Tables:
     def __init__(
         self,
         module: torch.nn.Module,
-        device: torch.device = _device.CPU,
+        device: torch.device = devices.CPU,
         names: Optional[Sequence[str]] = None,
     ) -> None:
         self.module = module
@@ -113,13 +114,13 @@ class Tables:
         that is current now.
         """
         tables = [
-            _core.Table(table.name, list(table.values.shape), _device.handed(table.values), rule)
+            _core.Table(table.name, list(table.values.shape), devices.handed(table.values), rule)
             for table, rule in zip(self.tables, rules)
         ]
-        if on_gpu is None or self.device == _device.CPU:
+        if on_gpu is None or self.device == devices.CPU:
             self._memory = _core.Parameters(tables)
         else:
-            self._stream = _device.stream(self.device)
+            self._stream = devices.stream(self.device)
             self._memory = on_gpu(tables, self._stream)
         return self._memory
 
@@ -247,10 +248,10 @@ class Tables:
                 )
 
     def _check_stream(self) -> None:
-        if self.device == _device.CPU:
+        if self.device == devices.CPU:
             return
         here = torch.cuda.current_device()
-        if here != self.device.index or _device.stream(self.device) != self._stream:
+        if here != self.device.index or devices.stream(self.device) != self._stream:
             raise RuntimeError(
                 f"the current GPU is {here}, or its stream is another one than at the first batch; take "
                 f"batches and call optimizer.step() on {self.device} and on that stream"
@@ -282,17 +283,17 @@ class Tables:
     def companions(self) -> "List[_core.TypedTensor]":
         """What else belongs to the module's state: buffers, frozen parameters, other names."""
         return [
-            _files.typed_tensor(name, tensor)
+            files.typed_tensor(name, tensor)
             for name, tensor in self._others()
-            if not _files.why_not(tensor)
+            if not files.why_not(tensor)
         ]
 
     def unwritable(self) -> List[str]:
         """What of the module's state a file cannot have, and why."""
         return [
-            f"'{name}' is {_files.why_not(tensor)}"
+            f"'{name}' is {files.why_not(tensor)}"
             for name, tensor in self._others()
-            if _files.why_not(tensor)
+            if files.why_not(tensor)
         ]
 
     def _others(self) -> Iterator[Tuple[str, torch.Tensor]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 import torch
@@ -416,12 +415,10 @@ def step_numbers(rule: Rule, group: Dict[str, Any]) -> Tuple[float, Optional[flo
     momentum = float(group["betas"][0] if "betas" in rule.options else group["momentum"])
     if momentum == rule.momentum:
         return rate, None
-    least = 0 <= momentum if "betas" in rule.options else 0 < momentum
-    if not (least and momentum < 1 and math.isfinite(momentum)):
-        raise ValueError(
-            f"optimizer: the {'first of betas' if 'betas' in rule.options else 'momentum'} is {momentum} now; "
-            f"{'at least' if 'betas' in rule.options else 'above'} 0 and below 1 is required"
-        )
+    fault = _core.Rule(rule.text()).fault_of_momentum(momentum)
+    if fault:
+        what = "first of betas" if "betas" in rule.options else "momentum"
+        raise ValueError(f"optimizer: the {what} is {momentum} now; {fault}")
     return rate, momentum
 
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
+from slackline import _core
 from slackline._optim.rules import FIXED, OF_SPEED, Rule, make_rule, no_such_rule
 
 
@@ -35,13 +36,8 @@ _WITHOUT_COUNT = {"SGD", "Lion"}
 
 
 def _mu_product(rule: Rule, updates: int) -> float:
-    """NAdam's product of the momenta of so many updates."""
-    product = 1.0
-    for step in range(1, updates + 1):
-        product *= rule.options["betas"][0] * (1 - 0.5 * 0.96 ** (step * rule.options["momentum_decay"]))
-        if product < 1e-30:
-            return 0.0
-    return product
+    """What torch.optim's NAdam keeps after so many updates."""
+    return _core.Rule(rule.text()).product_of_momenta(updates)
 
 
 def slot_names(rule: Rule) -> Tuple[str, ...]:

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Optional, Union
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._job import Job
 from slackline._loop import worlds
 from slackline._start import torchrun
@@ -85,10 +86,24 @@ def join(
         )
     if _joined is not None:
         raise RuntimeError("slackline.join() was called before; a process has one place in a job")
-    config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
     key_file = os.fspath(key) if key is not None else os.environ.get(_KEY, "")
-    place = index if index is not None else os.environ.get(_INDEX, "")
-    world: Union[worlds.Joined, worlds.Alone]
+    world = _world(cluster, index, mode, servers, out, data_dir, device, health_port, key_file)
+    _joined = Job(world, seed, on_error == "stop job")
+    return _joined
+
+
+def _world(
+    cluster: Union[None, str, "os.PathLike[str]"],
+    index: Union[None, int, str],
+    mode: str,
+    servers: int,
+    out: Optional[str],
+    data_dir: Optional[str],
+    device: Optional[str],
+    health_port: Optional[int],
+    key_file: str,
+) -> worlds.World:
+    config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
     started_by_run = cluster is None and bool(config)
     if started_by_run and mode:
         raise ValueError(
@@ -102,10 +117,10 @@ def join(
             "worker { device: CUDA }, and launch() takes it"
         )
     if under_torchrun:
-        of_device = _device.in_config(device or "cpu", "slackline.join()")
+        of_device = devices.in_config(device or "cpu", "slackline.join()")
         path, rank = torchrun.join(config or None, mode, servers, of_device, key_file)
-        world = worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port, key_file)
-    elif not config:
+        return worlds.Joined(path, rank, out or "", data_dir or "", mode, health_port, key_file)
+    if not config:
         if index is not None:
             raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
         if mode:
@@ -113,22 +128,19 @@ def join(
         world = worlds.Alone()
         world.out = out or ""
         world.data_dir = data_dir or ""
-    else:
-        if place == "":
-            raise ValueError(
-                f"slackline.join(): which worker of {config} is this? Give index, from 0"
-            )
-        world = worlds.Joined(
-            config,
-            _place(place),
-            out if out is not None else os.environ.get(_OUT, ""),
-            data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
-            mode,
-            health_port,
-            key_file,
-        )
-    _joined = Job(world, seed, on_error == "stop job")
-    return _joined
+        return world
+    place = index if index is not None else os.environ.get(_INDEX, "")
+    if place == "":
+        raise ValueError(f"slackline.join(): which worker of {config} is this? Give index, from 0")
+    return worlds.Joined(
+        config,
+        _place(place),
+        out if out is not None else os.environ.get(_OUT, ""),
+        data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
+        mode,
+        health_port,
+        key_file,
+    )
 
 
 def _place(index: Union[int, str]) -> int:

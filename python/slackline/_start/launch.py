@@ -16,7 +16,8 @@ import tempfile
 import zlib
 from typing import Any, Callable, List, Optional, Union
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 from slackline._start import programs
 
 # What is carried to other hosts, in words of a command: the kernel takes 128 KiB for each.
@@ -67,7 +68,7 @@ def launch(
     Raises JobError if the job fails (JobSuspended if it can go on from a checkpoint), ValueError for a function that cannot be carried
     over.
     """
-    of_device = _device.in_config(device, "launch()")
+    of_device = devices.in_config(device, "launch()")
     if of_device and cluster is not None:
         raise ValueError(
             f"launch(): device is '{device}', and the config says it: worker {{ device: CUDA }}"

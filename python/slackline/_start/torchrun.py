@@ -38,7 +38,7 @@ def join(config: Optional[str], mode: str, servers: int, of_device: str, key: st
 
     ``config`` is a config without the blocks server, worker and coordinator, which
     torchrun's processes make; or none. Raises ValueError if it has them. ``of_device``
-    is of _device.in_config(). ``key`` is a file with the job's key, the same on all hosts;
+    is of devices.in_config(). ``key`` is a file with the job's key, the same on all hosts;
     empty: the user's on one host, none on several.
     """
     given = ""

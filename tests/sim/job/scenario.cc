@@ -1074,7 +1074,7 @@ StepOptions Scenario::GradientOptions(Rank rank, Clock clock,
             static_cast<uint64_t>(table));
   StepOptions options;
   options.rate_factor = kFactors[bits % std::size(kFactors)];
-  const double momentum = 0.125 * static_cast<double>(bits >> 61);
+  const double momentum = 0.0625 + 0.125 * static_cast<double>(bits >> 61);
   const bool told = (bits >> 60) % 2 == 1;
   if (told && MomentumMayChange(OptimizerOf(table)))
     options.momentum = momentum;

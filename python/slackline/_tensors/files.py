@@ -10,7 +10,8 @@ from typing import Dict, Mapping, Sequence, Union
 
 import torch
 
-from slackline import _core, _device
+from slackline import _core
+from slackline._tensors import devices
 
 # Of tensors, as files name them.
 TYPES = {
@@ -76,7 +77,7 @@ def typed_tensor(name: str, tensor: torch.Tensor) -> "_core.TypedTensor":
     why = why_not(tensor)
     if why:
         raise ValueError(f"tensor '{name}': {why} cannot be written to a safetensors file")
-    return _core.TypedTensor(name, TYPES[tensor.dtype], list(tensor.shape), _device.handed(bytes_of(tensor)))
+    return _core.TypedTensor(name, TYPES[tensor.dtype], list(tensor.shape), devices.handed(bytes_of(tensor)))
 
 
 def save(

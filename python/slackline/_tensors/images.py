@@ -11,7 +11,7 @@ from typing import Any, Dict, Set
 
 import torch
 
-from slackline import _files
+from slackline._tensors import files
 
 _CALL = "job.log_image()"
 # One part of a path, which is no hidden file.
@@ -63,7 +63,7 @@ def encode_png(image: Any) -> bytes:
     return (
         b"\x89PNG\r\n\x1a\n"
         + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(_files.memory_of(rows)))
+        + _chunk(b"IDAT", zlib.compress(files.memory_of(rows)))
         + _chunk(b"IEND", b"")
     )
 

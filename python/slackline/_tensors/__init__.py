@@ -1,0 +1,1 @@
+"""Tensors on devices, and in files."""
