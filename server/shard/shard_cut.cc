@@ -16,7 +16,7 @@ std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits,
   if (std::holds_alternative<SplitRecord>(record)) return "it is split in two";
   const auto* const install = std::get_if<InstallRecord>(&record);
   // All turns come after it.
-  if (install == nullptr || live.turns() != nullptr) return "";
+  if (install == nullptr || live.accepted().plans_cuts()) return "";
   if (!limits.uniform().has_value())
     return absl::StrCat("workers have stepped by all-reduce until clock ",
                         install->clock, " and each has its own limit");
@@ -84,7 +84,7 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
     }
     return absl::OkStatus();
   }
-  if (!copy_.has_value() || (copy_->turns() != nullptr &&
+  if (!copy_.has_value() || (copy_->accepted().plans_cuts() &&
                              std::holds_alternative<LeaveRecord>(record))) {
     return absl::OkStatus();
   }
