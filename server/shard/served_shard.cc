@@ -500,6 +500,7 @@ void ServedShard::Leave(LeaveRecord leave, const Call& call) {
   if (leave.incarnations.empty()) return;
   Commit(std::move(leave), std::nullopt, call);
   gate_.ForgetStrangers(machine_.participants());
+  orders_.ForgetStrangers(machine_.participants());
 }
 
 std::optional<ShardMachine> ServedShard::SplitAt(int64_t at, ShardId part,

@@ -112,6 +112,9 @@ class AtOnce : public UpdateOrder {
             GatedPull* pull) override;
   ShardVersion Answer(const GatedPull& pull,
                       const ShardMachine& shard) override;
+  void ForgetStrangers(const Participants& participants) {
+    stale_.ForgetStrangers(participants);
+  }
   // Somebody else has made the values that are there now.
   void Forget() { stale_.Forget(); }
 
@@ -163,6 +166,10 @@ class UpdateOrders {
   UpdateOrder& Of(const sync::Mode& mode) { return Of(RuleOf(mode).updates()); }
   // For pulls, and what the values go through.
   UpdateOrder& OfValues() { return Of(of_values_); }
+  // Some may have left: lets go what is only for them.
+  void ForgetStrangers(const Participants& participants) {
+    at_once_.ForgetStrangers(participants);
+  }
   // Somebody else has made the values that are there now.
   void Forget() { at_once_.Forget(); }
 
