@@ -78,6 +78,9 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
     return absl::FailedPreconditionError(why);
   if (!IsBefore(record, live)) {
     if (!copy_.has_value()) {
+      // A store that lacks the memory for a copy says so here, and the job goes
+      // on without the cut; one that shares what it has would at its next
+      // update, which ends the job.
       SL_ASSIGN_OR_RETURN(
           copy_, ShardMachine::Create(live.rule(), live.shard().range(),
                                       live.Snapshot()));
