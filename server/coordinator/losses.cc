@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/sync/modes/mode_rule.h"
 #include "common/sync/modes/step_kind.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
@@ -30,13 +31,13 @@ std::optional<wire::JobEnd> Losses::OfServer(const GoneMember& gone) const {
 
 std::optional<wire::JobEnd> Losses::OfWorker(const GoneMember& gone) const {
   // Who was to begin at the end has all of its gradients in the checkpoint.
-  if (modes_.is_of_whole_job() && !gone.member.trained &&
+  const ModeRule& rule = modes_.configured();
+  if (rule.is_of_whole_job() && !gone.member.trained &&
       gone.member.begins_at < EndOf(editor_.view())) {
     return EndAbout(
         gone, wire::JobEnd::WORKER_LOST,
-        absl::StrCat(LostText(gone),
-                     "; the job's delays are given, and the others cannot go "
-                     "on without its gradients"));
+        absl::StrCat(LostText(gone), "; the job's ", rule.whole_job().is,
+                     ", and the others cannot go on without its gradients"));
   }
   if (!members_.workers().empty()) return std::nullopt;
   const std::vector<Membership::Knock> knocks = members_.RecentKnocks(gone.now);

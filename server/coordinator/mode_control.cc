@@ -115,11 +115,13 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
   const wire::View& view = editor_->view();
-  if (is_of_whole_job() || RuleOf(set_mode.mode()).is_of_whole_job()) {
-    return absl::FailedPreconditionError(
-        "delays are given for a whole job, from its first to its last step; "
-        "start another job for another mode, or one with slackline run "
-        "--delays");
+  for (const ModeRule* rule : {&configured(), &RuleOf(set_mode.mode())}) {
+    if (!rule->is_of_whole_job()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        rule->whole_job().is,
+        " for a whole job, from its first to its last step; start another job "
+        "for another mode, or one with ",
+        rule->whole_job().command));
   }
   if (options_.servers_look_at_gradients &&
       (set_mode.has_by_policy() ||
@@ -175,10 +177,11 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
     return absl::StrCat("ends by itself at step ", EndOf(view),
                         ", which is near; the model is evaluated and kept");
   }
-  if (is_of_whole_job()) {
-    return absl::FailedPreconditionError(
-        "the job's delays are given, from its first to its last step, so it "
-        "cannot end early; it can only be stopped at once, without a model");
+  if (configured().is_of_whole_job()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job's ", configured().whole_job().is,
+        ", from its first to its last step, so it cannot end early; it can "
+        "only be stopped at once, without a model"));
   }
   const std::string reason = Shortened(finish.reason(), kFinishReasonBytesMax);
   changer_.WantEnd(reason);
@@ -264,18 +267,15 @@ WakeUp ModeControl::NextWakeUp() const {
   return {.at = policy_->NextLook()};
 }
 
-bool ModeControl::is_of_whole_job() const {
-  return RuleOf(ConfiguredMode(options_.sync)).is_of_whole_job();
-}
-
 absl::Status ModeControl::MayMove() const {
   return changer_.MayMove(editor_->view(), Workers());
 }
 
 std::string ModeControl::WhyNoneJoins() const {
-  if (editor_->running() && is_of_whole_job()) {
-    return "the job's delays are given, and no worker joins it once it runs; "
-           "start the job again";
+  if (editor_->running() && configured().is_of_whole_job()) {
+    return absl::StrCat(
+        "the job's ", configured().whole_job().is,
+        ", and no worker joins it once it runs; start the job again");
   }
   return ModeChanger::WhyNoneJoins(editor_->view());
 }

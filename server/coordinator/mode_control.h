@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/sync/modes/mode.h"
+#include "common/sync/modes/mode_rule.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
@@ -74,8 +74,10 @@ class ModeControl : public CoordinatorPart {
   // Brings the view up to all of that. True if the view changed.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
-  // Whether the job's mode is, as in ModeRule.
-  bool is_of_whole_job() const;
+  // That of the config: all of the job's if it holds for a whole job.
+  const ModeRule& configured() const {
+    return RuleOf(ConfiguredMode(options_.sync));
+  }
 
   // What a manifest says of the delays, if they are given.
   void PutDelays(checkpoint::Manifest* manifest) const {

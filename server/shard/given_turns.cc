@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/optim/finite.h"
+#include "common/status.h"
+#include "server/shard/shard_machine.h"
 
 namespace slackline {
 namespace {
@@ -120,19 +122,35 @@ std::optional<std::pair<Rank, Clock>> GivenTurns::Missing(
   return std::nullopt;
 }
 
-bool GivenTurns::Ready(const Participants& participants) const {
-  return state_.over < turns().turn_count() &&
-         !Missing(participants).has_value();
+absl::Status GivenTurns::MayJoin() const {
+  // What the steps of who joins would be computed from is let go.
+  return Unfit("a job with given delays has the workers that it began with");
 }
 
-absl::Status GivenTurns::Add(const GradientRecord& push, const Shard& present) {
+absl::Status GivenTurns::MayInstall(const InstallRecord& install) const {
+  if (state_.over == 0 && state_.waiting.empty() && install.joining.empty())
+    return absl::OkStatus();
+  return Unfit("an installation at clock ", install.clock,
+               ", and the turns of the job's delays have begun, or somebody "
+               "joins");
+}
+
+absl::Status GivenTurns::AddSum(const SumRecord& sum, Clock,
+                                const Participants&) {
+  return Unfit("a sum of ", sum.who.size(), " gradients of clock ", sum.clock,
+               ", and with given delays each has its turn");
+}
+
+absl::Status GivenTurns::Add(const GradientRecord& push,
+                             const Present& present) {
   const Rank rank = push.who.rank;
   if (push.held || static_cast<int32_t>(rank) >= plan().workers() ||
       push.clock < plan().first() || !Uses(rank, push.clock)) {
     return Unfit("a gradient of rank ", static_cast<int>(rank), " and clock ",
                  push.clock, ", of which the delays have no update");
   }
-  const std::optional<ShardVersion> base = BaseOf(rank, push.clock, present);
+  const std::optional<ShardVersion> base =
+      BaseOf(rank, push.clock, present.shard);
   if (!base.has_value()) {
     return Unfit("a gradient of rank ", static_cast<int>(rank), " and clock ",
                  push.clock, " before its version is there");
@@ -176,26 +194,28 @@ void GivenTurns::OnParticipants(const Participants& participants) {
 
 TurnVerdict GivenTurns::Judge(std::pair<Rank, Clock> of,
                               WaitingGradient* waiting, bool mean, int workers,
-                              const Shard& present, const RunningRms& running) {
+                              const Present& present) {
+  const Shard& shard = present.shard;
   using Kind = TurnVerdict::Kind;
   TurnVerdict verdict{
       .rank = of.first,
       .clock = of.second,
-      .missed_updates = static_cast<int64_t>(present.version() - waiting->base),
+      .missed_updates = static_cast<int64_t>(shard.version() - waiting->base),
       .workers = mean ? 1 : workers};
-  verdict.excess = rule_->gradient_bound.Judge(waiting->rms, running);
+  verdict.excess =
+      rule_->gradient_bound.Judge(waiting->rms, present.running_rms);
   if (verdict.excess.has_value()) {
     verdict.kind = Kind::kOversized;
     return verdict;
   }
   if (mean) return verdict;
   const std::optional<ShardVersion> base =
-      rule_->stale.NeedsBase() ? BaseOf(of.first, of.second, present)
+      rule_->stale.NeedsBase() ? BaseOf(of.first, of.second, shard)
                                : std::nullopt;
   StaleRule::Verdict stale = rule_->stale.Judge(
       {.gradient = waiting->gradient.data(),
        .elements = waiting->gradient.size() / sizeof(float),
-       .now = AsFloats(present.values()),
+       .now = AsFloats(shard.values()),
        .then = base.has_value() ? AsFloats(base->values) : nullptr,
        .missed_updates = verdict.missed_updates,
        .workers = workers,
@@ -212,13 +232,15 @@ TurnVerdict GivenTurns::Judge(std::pair<Rank, Clock> of,
   return verdict;
 }
 
-GivenTurns::Turn GivenTurns::Take(const Shard& present,
-                                  const RunningRms& running,
-                                  const Participants& participants,
-                                  std::vector<TurnVerdict>* verdicts) {
+std::optional<DueUpdate> GivenTurns::Next(const Present& present,
+                                          std::optional<Clock>,
+                                          std::vector<TurnVerdict>* verdicts) {
+  const Participants& participants = present.participants;
+  if (state_.over == turns().turn_count() || Missing(participants).has_value())
+    return std::nullopt;
   const DelayTrace::Update& update = turns().turn(state_.over);
   const bool mean = turns().IsMean(update);
-  Turn turn;
+  DueUpdate turn;
   turn.clock = update.clock;
   turn.workers = update.workers;
   for (const int32_t rank : update.ranks) {
@@ -226,7 +248,7 @@ GivenTurns::Turn GivenTurns::Take(const Shard& present,
     if (found == state_.waiting.end()) continue;  // It came to nothing.
     const TurnVerdict verdict =
         Judge({Rank{rank}, update.clock}, &found->second, mean, update.workers,
-              present, running);
+              present);
     verdicts->push_back(verdict);
     const WaitingGradient waiting = std::move(found->second);
     state_.waiting.erase(found);
@@ -239,8 +261,8 @@ GivenTurns::Turn GivenTurns::Take(const Shard& present,
   }
   if (mean) turn.workers = static_cast<int>(turn.gradients.size());
   if (IsNeeded(state_.over, participants)) {
-    state_.kept[state_.over] = {.version = present.version(),
-                                .values = present.values()};
+    state_.kept[state_.over] = {.version = present.shard.version(),
+                                .values = present.shard.values()};
   }
   ++state_.over;
   if (rule_->stale.NeedsBase()) {
@@ -255,7 +277,9 @@ void GivenTurns::OnUpdate(const Payload& before, const Payload& after) {
                        after.size() / sizeof(float), &state_.memory);
 }
 
-GivenTurns GivenTurns::Split(size_t bytes) {
+GivenTurns GivenTurns::Split(const ShardStore&, const Region& kept_region,
+                             const Region&) {
+  const size_t bytes = kept_region.DenseBytes();
   GivenTurns part = *this;
   const auto split = [&](Payload* kept, Payload* rest) {
     const Payload whole = *kept;
@@ -272,6 +296,16 @@ GivenTurns GivenTurns::Split(size_t bytes) {
     mean.resize(bytes / sizeof(float));
   }
   return part;
+}
+
+void GivenTurns::Put(ShardSnapshot* snapshot) const {
+  snapshot->turns = state_;
+}
+
+absl::Status GivenTurns::Check(const ShardStore& store) const {
+  for (const auto& [of, waiting] : state_.waiting)
+    SL_RETURN_IF_ERROR(store.CheckGradient(waiting.gradient));
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

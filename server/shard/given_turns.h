@@ -2,10 +2,8 @@
 // given (DelayPlan): the turns that are over, the gradients that wait for their
 // turn, and the earlier versions from which gradients are still to be computed.
 //
-// It is a part of the shard's state: who applies the same records to the same
-// shard takes the same turns, with the same bits. Both lists are bounded by the
-// plan: a gradient is taken only if its version is there, and a version is let
-// go with the last gradient that needs it.
+// Both lists are bounded by the plan: a gradient is taken only if its version
+// is there, and a version is let go with the last gradient that needs it.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible. A
 // copy shares the tensors.
@@ -17,14 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "common/delays/delay_plan.h"
 #include "common/optim/update_rule.h"
 #include "common/payload.h"
 #include "common/sync/participants.h"
-#include "server/shard/shard.h"
-#include "server/shard/shard_record.h"
+#include "server/shard/accepted_gradients.h"
 
 namespace slackline {
 
@@ -52,19 +48,7 @@ struct TurnState {
   StaleRule::Memory memory = {};              // Of the table's rule.
 };
 
-// What has become of a gradient whose turn has come.
-struct TurnVerdict {
-  enum class Kind { kApplied, kTooStale, kNotFinite, kOversized };
-  Kind kind = Kind::kApplied;
-  Rank rank{};
-  Clock clock = 0;
-  // One that was applied had missed so many updates, of so many for a clock.
-  int64_t missed_updates = 0;
-  int workers = 1;
-  std::optional<GradientBound::Excess> excess = {};  // Of an oversized one.
-};
-
-class GivenTurns {
+class GivenTurns : public AcceptedGradients {
  public:
   // `rule` has delays, and Check() has found nothing.
   GivenTurns(std::shared_ptr<const UpdateRule> rule, TurnState state);
@@ -73,13 +57,6 @@ class GivenTurns {
   // state. Of the tensors only the numbers count. InvalidArgument says why not.
   static absl::Status Check(const UpdateRule& rule, const TurnState& state,
                             Version version, const Participants& participants);
-
-  // Somebody else's values may only come before all turns, and with nobody who
-  // joins.
-  bool MayBegin(const InstallRecord& install) const {
-    return state_.over == 0 && state_.waiting.empty() &&
-           install.joining.empty();
-  }
 
   const TurnState& state() const { return state_; }
   const DelayPlan& plan() const { return *rule_->delays; }
@@ -104,35 +81,30 @@ class GivenTurns {
   std::optional<std::pair<Rank, Clock>> Missing(
       const Participants& participants) const;
 
-  // A gradient waits for its turn. InvalidArgument: it can have none.
-  absl::Status Add(const GradientRecord& push, const Shard& present);
-  // The worker has pushed its clocks from `from` to below `to`.
+  absl::Status MayJoin() const override;
+  // Only before all turns, and with nobody who joins.
+  absl::Status MayInstall(const InstallRecord& install) const override;
+  absl::Status Add(const GradientRecord& push, const Present& present) override;
+  absl::Status AddSum(const SumRecord& sum, Clock last,
+                      const Participants& after) override;
   void OnPushed(Rank rank, Clock from, Clock to,
-                const Participants& participants);
-  // Anybody's clock may have changed.
-  void OnParticipants(const Participants& participants);
-  // All that the next turn needs is there.
-  bool Ready(const Participants& participants) const;
-  // Ends that turn. `present` is the shard, and `running` is of the gradients
-  // that were applied before. Appends what has become of each gradient.
-  struct Turn {
-    Clock clock = 0;
-    absl::InlinedVector<Rank, 1> ranks;  // Whose gradients are applied.
-    std::vector<Payload> gradients;
-    std::vector<double> rms;
-    int workers = 1;  // As in ShardOutcome::Update.
-    StepOptions options = {};
-  };
-  Turn Take(const Shard& present, const RunningRms& running,
-            const Participants& participants,
-            std::vector<TurnVerdict>* verdicts);
-  // The turn's gradients have replaced these values.
-  void OnUpdate(const Payload& before, const Payload& after);
-  bool NeedsUpdates() const { return rule_->stale.NeedsUpdates(); }
-
-  // The shard is split: keeps the first `bytes` of each tensor, and returns
-  // what the part has.
-  GivenTurns Split(size_t bytes);
+                const Participants& participants) override;
+  void OnParticipants(const Participants& participants) override;
+  // Ends the next turn, if all that it needs is there.
+  std::optional<DueUpdate> Next(const Present& present,
+                                std::optional<Clock> completed,
+                                std::vector<TurnVerdict>* verdicts) override;
+  bool NeedsUpdates() const override { return rule_->stale.NeedsUpdates(); }
+  void OnUpdate(const Payload& before, const Payload& after) override;
+  GivenTurns Split(const ShardStore& store, const Region& kept,
+                   const Region& rest);
+  void Put(ShardSnapshot* snapshot) const override;
+  absl::Status Check(const ShardStore& store) const override;
+  size_t size() const override { return state_.waiting.size(); }
+  ModeRule::Updates order_of_values() const override {
+    return ModeRule::Updates::kAsGiven;
+  }
+  bool plans_cuts() const override { return true; }
 
  private:
   DelayPlan::OfShard turns() const { return plan().Of(state_.plan); }
@@ -141,8 +113,7 @@ class GivenTurns {
   void LetGo(int64_t turns, const Participants& participants);
   // Decides what is applied of it.
   TurnVerdict Judge(std::pair<Rank, Clock> of, WaitingGradient* waiting,
-                    bool mean, int workers, const Shard& present,
-                    const RunningRms& running);
+                    bool mean, int workers, const Present& present);
 
   std::shared_ptr<const UpdateRule> rule_;
   TurnState state_;

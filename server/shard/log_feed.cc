@@ -437,13 +437,7 @@ absl::Status LogCopy::FinishCopy() {
       rule_->store->Check(range_.region, snapshot.values, snapshot.slots));
   SL_ASSIGN_OR_RETURN(ShardMachine machine,
                       ShardMachine::Create(rule_, range_, std::move(snapshot)));
-  const ShardStore& store = machine.shard().store();
-  for (const HeldGradient& held : machine.held())
-    SL_RETURN_IF_ERROR(store.CheckGradient(held.gradient));
-  if (machine.turns() != nullptr) {
-    for (const auto& [of, waiting] : machine.turns()->state().waiting)
-      SL_RETURN_IF_ERROR(store.CheckGradient(waiting.gradient));
-  }
+  SL_RETURN_IF_ERROR(machine.accepted().Check(machine.shard().store()));
   machine_ = std::move(machine);
   begun_ = true;
   return absl::OkStatus();

@@ -41,7 +41,7 @@ ServedShard::ServedShard(std::shared_ptr<const Rules> rules,
                          ShardMachine machine, uint64_t term)
     : rules_(std::move(rules)),
       machine_(std::move(machine)),
-      orders_(*machine_.rule()) {
+      orders_(*machine_.rule(), machine_.accepted().order_of_values()) {
   machine_.BeginTerm(term);
 }
 
@@ -369,11 +369,11 @@ std::optional<wire::Refusal> ServedShard::Pull(
           "pull of ", Name(), " by rank ", static_cast<int>(who.rank),
           ", which has not joined the shard: send a join pull first"));
     }
-    if (machine_.turns() != nullptr) {
-      return Rejected(absl::StrCat(
-          "pull of ", Name(), " by rank ", static_cast<int>(who.rank),
-          ", which joins: a job with given delays has the workers that it "
-          "began with"));
+    if (const absl::Status may_join = machine_.accepted().MayJoin();
+        !may_join.ok()) {
+      return Rejected(absl::StrCat("pull of ", Name(), " by rank ",
+                                   static_cast<int>(who.rank),
+                                   ", which joins: ", may_join.message()));
     }
     Commit(JoinRecord{.who = who, .clock = machine_.complete_clock()},
            std::nullopt, call);
@@ -494,6 +494,7 @@ void ServedShard::Leave(LeaveRecord leave, const Call& call) {
   if (leave.incarnations.empty()) return;
   Commit(std::move(leave), std::nullopt, call);
   gate_.ForgetStrangers(machine_.participants());
+  orders_.ForgetStrangers(machine_.participants());
 }
 
 std::optional<ShardMachine> ServedShard::SplitAt(int64_t at, ShardId part,
@@ -510,16 +511,15 @@ std::optional<ShardState> ServedShard::TakeAtCut() {
   const ShardMachine* const machine =
       cut_.has_value() ? cut_->Complete(machine_) : nullptr;
   if (machine == nullptr) return std::nullopt;
-  const Shard& shard = machine->shard();
+  const ShardSnapshot at_cut = machine->Snapshot();
   ShardState state{.table = rules_->table,
-                   .region = shard.range().region,
-                   .version = shard.version(),
-                   .values = shard.values(),
-                   .slots = shard.slots(),
-                   .running_rms = machine->running_rms(),
+                   .region = machine->shard().range().region,
+                   .version = at_cut.version,
+                   .values = at_cut.values,
+                   .slots = at_cut.slots,
+                   .running_rms = at_cut.running_rms,
                    .floats = machine_.rule()->store->form().IsFloats()};
-  if (machine->turns() != nullptr)
-    state.turns = EncodeTurns(machine->turns()->state());
+  if (at_cut.turns.has_value()) state.turns = EncodeTurns(*at_cut.turns);
   cut_.reset();
   return state;
 }

@@ -16,7 +16,7 @@ std::string WhyNoCut(const ShardRecord& record, const CutLimits& limits,
   if (std::holds_alternative<SplitRecord>(record)) return "it is split in two";
   const auto* const install = std::get_if<InstallRecord>(&record);
   // All turns come after it.
-  if (install == nullptr || live.turns() != nullptr) return "";
+  if (install == nullptr || live.accepted().plans_cuts()) return "";
   if (!limits.uniform().has_value())
     return absl::StrCat("workers have stepped by all-reduce until clock ",
                         install->clock, " and each has its own limit");
@@ -78,13 +78,16 @@ absl::Status ShardCut::OnRecord(const ShardRecord& record,
     return absl::FailedPreconditionError(why);
   if (!IsBefore(record, live)) {
     if (!copy_.has_value()) {
+      // A store that lacks the memory for a copy says so here, and the job goes
+      // on without the cut; one that shares what it has would at its next
+      // update, which ends the job.
       SL_ASSIGN_OR_RETURN(
           copy_, ShardMachine::Create(live.rule(), live.shard().range(),
                                       live.Snapshot()));
     }
     return absl::OkStatus();
   }
-  if (!copy_.has_value() || (copy_->turns() != nullptr &&
+  if (!copy_.has_value() || (copy_->accepted().plans_cuts() &&
                              std::holds_alternative<LeaveRecord>(record))) {
     return absl::OkStatus();
   }

@@ -1,7 +1,5 @@
 #include "server/shard/shard_machine.h"
 
-#include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,34 +24,22 @@ absl::Status CheckSizes(absl::Span<const double> rms, size_t gradients) {
       rms.size(), " sizes of ", gradients, " gradients; all or none"));
 }
 
-void SortByWorker(std::vector<HeldGradient>* held) {
-  std::sort(held->begin(), held->end(),
-            [](const HeldGradient& a, const HeldGradient& b) {
-              return std::tie(a.who.rank, a.who.incarnation) <
-                     std::tie(b.who.rank, b.who.incarnation);
-            });
-}
-
-// The clock that is complete by now, with so many gradients of the `last` one.
-Clock CompleteClock(Clock last, const Participants& participants,
-                    size_t gradients, int spare) {
-  // Who has left counts with what it pushed, and is waited for no more.
-  const auto count = static_cast<int64_t>(gradients);
-  const auto needed = static_cast<int64_t>(participants.size()) - spare;
-  const bool enough = count > 0 && spare > 0 && count >= needed;
-  return std::max(last + (enough ? 1 : 0), participants.MinClock());
-}
-
 }  // namespace
 
 ShardMachine::ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard)
     : rule_(std::move(rule)), shard_(std::move(shard)) {}
 
+ShardMachine::Accepted ShardMachine::AcceptedOf(
+    const std::shared_ptr<const TableRule>& rule, ShardSnapshot snapshot) {
+  if (rule->delays == nullptr)
+    return HeldByClock(std::move(snapshot.held), snapshot.spare);
+  SL_CHECK(snapshot.turns.has_value(), "delays without turns");
+  return GivenTurns(rule, *std::move(snapshot.turns));
+}
+
 absl::StatusOr<ShardMachine> ShardMachine::Create(
     std::shared_ptr<const TableRule> rule, const ShardRange& range,
     ShardSnapshot snapshot) {
-  SL_CHECK(snapshot.turns.has_value() == (rule->delays != nullptr),
-           "turns without delays, or delays without turns");
   SL_ASSIGN_OR_RETURN(std::unique_ptr<ShardStore> store,
                       rule->store->Of(range.region, std::move(snapshot.values),
                                       std::move(snapshot.slots)));
@@ -62,30 +48,24 @@ absl::StatusOr<ShardMachine> ShardMachine::Create(
   machine.participants_ =
       Participants(snapshot.min_clock, std::move(snapshot.participants));
   machine.complete_clock_ = snapshot.complete_clock;
-  machine.held_ = std::move(snapshot.held);
-  machine.spare_ = snapshot.spare;
   machine.position_ = snapshot.position;
   machine.running_rms_ = snapshot.running_rms;
-  if (snapshot.turns.has_value())
-    machine.turns_.emplace(machine.rule_, *std::move(snapshot.turns));
+  machine.accepted_ = AcceptedOf(machine.rule_, std::move(snapshot));
   return machine;
 }
 
 ShardSnapshot ShardMachine::Snapshot() const {
-  std::vector<HeldGradient> held = held_;
-  SortByWorker(&held);
-  return {.version = shard_.version(),
-          .values = shard_.values(),
-          .slots = shard_.slots(),
-          .min_clock = participants_.MinClock(),
-          .participants = {participants_.begin(), participants_.end()},
-          .complete_clock = complete_clock_,
-          .held = std::move(held),
-          .spare = spare_,
-          .position = position_,
-          .running_rms = running_rms_,
-          .turns = turns_.has_value() ? std::optional(turns_->state())
-                                      : std::nullopt};
+  ShardSnapshot snapshot{
+      .version = shard_.version(),
+      .values = shard_.values(),
+      .slots = shard_.slots(),
+      .min_clock = participants_.MinClock(),
+      .participants = {participants_.begin(), participants_.end()},
+      .complete_clock = complete_clock_,
+      .position = position_,
+      .running_rms = running_rms_};
+  accepted().Put(&snapshot);
+  return snapshot;
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
@@ -110,13 +90,9 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join,
     return absl::InvalidArgumentError(
         absl::StrCat(NameOf(join.who), " joins, and takes part already"));
   }
-  // What its steps would be computed from is let go.
-  if (turns_.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        NameOf(join.who),
-        " joins, and a job with given delays has the workers that it began "
-        "with"));
-  }
+  const absl::Status may_join = accepted().MayJoin();
+  if (!may_join.ok())
+    return Annotate(may_join, absl::StrCat(NameOf(join.who), " joins"));
   participants_.Join(join.who.rank, join.who.incarnation, join.clock);
   return ShardOutcome();
 }
@@ -135,79 +111,44 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
   }
   SL_RETURN_IF_ERROR(shard_.store().CheckGradient(push.gradient));
 
-  if (turns_.has_value()) SL_RETURN_IF_ERROR(turns_->Add(push, shard_));
+  SL_RETURN_IF_ERROR(mutable_accepted().Add(push, Present()));
   ShardOutcome outcome;
   ++who->next_seq;
   participants_.Advance(*who, push.clock + 1);
-  if (turns_.has_value()) {
-    turns_->OnPushed(push.who.rank, push.clock, push.clock + 1, participants_);
-  } else if (push.held) {
-    spare_ = push.spare;
-    held_.push_back({.who = push.who,
-                     .gradient = push.gradient,
-                     .options = push.options,
-                     .rms = push.rms});
-  } else {
-    running_rms_.Add(push.rms);
-    SL_RETURN_IF_ERROR(Update(absl::MakeConstSpan(&push.gradient, 1),
-                              {push.who.rank},
-                              static_cast<int>(participants_.size()),
-                              push.clock, push.options, options, &outcome));
-  }
+  mutable_accepted().OnPushed(push.who.rank, push.clock, push.clock + 1,
+                              participants_);
   SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
                                                 const ApplyOptions& options) {
-  if (record.who.empty() || record.clock != complete_clock_ || !held_.empty() ||
-      turns_.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a sum of ", record.who.size(), " gradients of clock ",
-                     record.clock, "; the shard is at clock ", complete_clock_,
-                     " and holds ", held_.size()));
+  if (record.who.empty() || record.clock != complete_clock_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a sum of ", record.who.size(), " gradients of clock ", record.clock,
+        "; the shard is at clock ", complete_clock_));
   }
   SL_RETURN_IF_ERROR(shard_.store().CheckGradient(record.sum));
   SL_RETURN_IF_ERROR(CheckSizes(record.rms, record.who.size()));
   Participants after = participants_;
-  ShardOutcome outcome;
-  absl::InlinedVector<Rank, 1> ranks;
+  const WorkerLife* before = nullptr;
   for (const WorkerLife& life : record.who) {
     Participant* const who = after.Find(life.rank, life.incarnation);
     if (who == nullptr) return NoParticipant(life);
     if (who->clock != record.clock ||
-        (!ranks.empty() && ranks.back() >= life.rank)) {
+        (before != nullptr && before->rank >= life.rank)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "in a sum of clock ", record.clock, ": ", NameOf(life),
           ", which is at clock ", who->clock, "; each once, sorted by rank"));
     }
     ++who->next_seq;
     after.Advance(*who, record.clock + 1);
-    ranks.push_back(life.rank);
+    before = &life;
   }
-  const Clock complete =
-      CompleteClock(complete_clock_, after, record.who.size(), record.spare);
-  if (complete == complete_clock_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a sum of ", record.who.size(), " gradients, spare ",
-                     record.spare, ", is not all of clock ", record.clock));
-  }
+  SL_RETURN_IF_ERROR(mutable_accepted().AddSum(record, complete_clock_, after));
   participants_ = std::move(after);
-  spare_ = record.spare;
-  complete_clock_ = complete;
-  for (const double rms : record.rms) running_rms_.Add(rms);
-  const auto workers = static_cast<int>(record.who.size());
-  SL_RETURN_IF_ERROR(shard_.ApplyMean(
-      rule_->optimizer,
-      {.parts = absl::MakeConstSpan(&record.sum, 1),
-       .count = workers,
-       .workers = workers},
-      rule_->NumbersAt(record.clock, record.options), options.memory));
-  outcome.updates.push_back({.clock = record.clock,
-                             .version = shard_.version(),
-                             .ranks = std::move(ranks),
-                             .workers = workers,
-                             .bytes = record.sum.size()});
+  ShardOutcome outcome;
+  SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
 
@@ -225,9 +166,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance,
   ++who->next_seq;
   const Clock before = who->clock;
   participants_.Advance(*who, advance.clock);
-  if (turns_.has_value()) {
-    turns_->OnPushed(advance.who.rank, before, advance.clock, participants_);
-  }
+  mutable_accepted().OnPushed(advance.who.rank, before, advance.clock,
+                              participants_);
   SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
@@ -243,11 +183,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   }
   SL_RETURN_IF_ERROR(rule_->store->Check(shard_.range().region, install.values,
                                          install.slots));
-  if (turns_.has_value() && !turns_->MayBegin(install)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "an installation at clock ", install.clock,
-        ", and the turns of the job's delays have begun, or somebody joins"));
-  }
+  SL_RETURN_IF_ERROR(accepted().MayInstall(install));
   Participants after = participants_;
   for (const WorkerLife& joining : install.joining) {
     if (after.Has(joining.rank)) {
@@ -269,9 +205,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
   running_rms_ = {};
   complete_clock_ = install.clock;
   ShardOutcome outcome;
-  outcome.replaced = static_cast<int>(held_.size());
-  held_.clear();
-  if (turns_.has_value()) turns_->OnParticipants(participants_);
+  outcome.replaced = mutable_accepted().OnInstalled();
+  mutable_accepted().OnParticipants(participants_);
   SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
 }
@@ -279,7 +214,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
                                                 const ApplyOptions& options) {
   participants_.Remove(leave.incarnations);
-  if (turns_.has_value()) turns_->OnParticipants(participants_);
+  mutable_accepted().OnParticipants(participants_);
   ShardOutcome outcome;
   SL_RETURN_IF_ERROR(Complete(options, &outcome));
   return outcome;
@@ -294,84 +229,59 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
   }
   const auto [kept, rest] = whole.SplitAt(split.at);
   ShardOutcome outcome;
-  outcome.part = *this;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    std::tie(held_[i].gradient, outcome.part->held_[i].gradient) =
-        shard_.store().SplitGradient(held_[i].gradient, kept, rest);
-  }
-  if (turns_.has_value())
-    outcome.part->turns_ = turns_->Split(kept.DenseBytes());
-  SL_ASSIGN_OR_RETURN(outcome.part->shard_, shard_.Split(split.at, split.part));
+  Accepted accepted = std::visit(
+      [&, &kept = kept, &rest = rest](auto& of) -> Accepted {
+        return of.Split(shard_.store(), kept, rest);
+      },
+      accepted_);
+  SL_ASSIGN_OR_RETURN(Shard part, shard_.Split(split.at, split.part));
+  outcome.part.emplace(rule_, std::move(part));
+  outcome.part->participants_ = participants_;
+  outcome.part->complete_clock_ = complete_clock_;
+  outcome.part->running_rms_ = running_rms_;
+  outcome.part->accepted_ = std::move(accepted);
   return outcome;
 }
 
 absl::Status ShardMachine::Complete(const ApplyOptions& options,
                                     ShardOutcome* outcome) {
-  if (turns_.has_value()) SL_RETURN_IF_ERROR(TakeTurns(options, outcome));
   const Clock complete =
-      CompleteClock(complete_clock_, participants_, held_.size(), spare_);
-  if (complete == complete_clock_) return absl::OkStatus();
-  // All held gradients are of complete_clock_. Later clocks, up to the one that
-  // is reached, are clocks at which every participant only advanced, or of
-  // modes that hold nothing.
-  if (!held_.empty()) {
-    SortByWorker(&held_);
-    const StepOptions step = held_.front().options;
-    std::vector<Payload> gradients;
-    gradients.reserve(held_.size());
-    absl::InlinedVector<Rank, 1> ranks;
-    for (HeldGradient& held : held_) {
-      gradients.push_back(std::move(held.gradient));
-      ranks.push_back(held.who.rank);
-      running_rms_.Add(held.rms);
-    }
-    held_.clear();
-    SL_RETURN_IF_ERROR(Update(gradients, std::move(ranks),
-                              static_cast<int>(gradients.size()),
-                              complete_clock_, step, options, outcome));
+      accepted().CompleteClock(complete_clock_, participants_);
+  const std::optional<Clock> completed = complete > complete_clock_
+                                             ? std::optional(complete_clock_)
+                                             : std::nullopt;
+  while (std::optional<DueUpdate> due =
+             mutable_accepted().Next(Present(), completed, &outcome->turned)) {
+    if (due->gradients.empty()) continue;
+    for (const double rms : due->rms) running_rms_.Add(rms);
+    // Holding the old values makes the update write elsewhere.
+    const bool compare = accepted().NeedsUpdates();
+    const Payload before = compare ? shard_.values() : Payload();
+    SL_RETURN_IF_ERROR(Update(*std::move(due), options, outcome));
+    if (compare) mutable_accepted().OnUpdate(before, shard_.values());
   }
   complete_clock_ = complete;
   return absl::OkStatus();
 }
 
-absl::Status ShardMachine::TakeTurns(const ApplyOptions& options,
-                                     ShardOutcome* outcome) {
-  while (turns_->Ready(participants_)) {
-    GivenTurns::Turn turn =
-        turns_->Take(shard_, running_rms_, participants_, &outcome->turned);
-    if (turn.gradients.empty()) continue;
-    for (const double rms : turn.rms) running_rms_.Add(rms);
-    // Holding the old values makes the update write elsewhere.
-    const Payload before = turns_->NeedsUpdates() ? shard_.values() : Payload();
-    SL_RETURN_IF_ERROR(Update(turn.gradients, std::move(turn.ranks),
-                              turn.workers, turn.clock, turn.options,
-                              {.memory = options.memory}, outcome));
-    if (turns_->NeedsUpdates()) turns_->OnUpdate(before, shard_.values());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ShardMachine::Update(absl::Span<const Payload> gradients,
-                                  absl::InlinedVector<Rank, 1> ranks,
-                                  int workers, Clock clock,
-                                  const StepOptions& step,
-                                  const ApplyOptions& options,
+absl::Status ShardMachine::Update(DueUpdate due, const ApplyOptions& options,
                                   ShardOutcome* outcome) {
   size_t bytes = 0;
-  for (const Payload& gradient : gradients) bytes += gradient.size();
+  for (const Payload& gradient : due.gradients) bytes += gradient.size();
   Payload sum;
-  const bool wants_sum = options.sums && gradients.size() > 1;
+  const bool wants_sum =
+      options.sums && due.of_clock && due.gradients.size() > 1;
   SL_RETURN_IF_ERROR(
       shard_.ApplyMean(rule_->optimizer,
-                       {.parts = gradients,
-                        .count = static_cast<int>(gradients.size()),
-                        .workers = workers},
-                       rule_->NumbersAt(clock, step), options.memory,
+                       {.parts = due.gradients,
+                        .count = static_cast<int>(due.ranks.size()),
+                        .workers = due.workers},
+                       rule_->NumbersAt(due.clock, due.options), options.memory,
                        wants_sum ? &sum : nullptr));
-  outcome->updates.push_back({.clock = clock,
+  outcome->updates.push_back({.clock = due.clock,
                               .version = shard_.version(),
-                              .ranks = std::move(ranks),
-                              .workers = workers,
+                              .ranks = std::move(due.ranks),
+                              .workers = due.workers,
                               .bytes = bytes,
                               .sum = std::move(sum)});
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // One shard as a state machine that only its log changes: values, optimizer
 // slots, version; who takes part, their clocks and sequence numbers; the
-// gradients that wait for the rest of their clock, or for their turn; and the
-// running size of those that were applied.
+// gradients that wait (AcceptedGradients); and the running size of those that
+// were applied.
 //
 // Apply() is the only way in which it changes: while it is served, at the
 // target of a hand-over, after a restore. Two machines that begin with the same
@@ -14,25 +14,20 @@
 
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "common/optim/gradient_bound.h"
 #include "common/sync/participants.h"
+#include "server/shard/accepted_gradients.h"
 #include "server/shard/given_turns.h"
+#include "server/shard/held_by_clock.h"
 #include "server/shard/shard.h"
 #include "server/shard/shard_record.h"
 
 namespace slackline {
-
-// A gradient that waits for the rest of its clock.
-struct HeldGradient {
-  WorkerLife who;
-  Payload gradient;
-  StepOptions options = {};
-  double rms = 0;  // As in GradientRecord.
-};
 
 // Where a copy of a shard is in the shard's log. Two copies at one position are
 // equal.
@@ -102,17 +97,19 @@ class ShardMachine {
   // their turn because delays are given. The smallest clock of a participant;
   // in BACKUP, and after it, perhaps a larger one.
   Clock complete_clock() const { return complete_clock_; }
-  // Of complete_clock(), in the order in which they came.
-  const std::vector<HeldGradient>& held() const { return held_; }
-  // nullptr: the job's delays are not given.
-  const GivenTurns* turns() const {
-    return turns_.has_value() ? &*turns_ : nullptr;
-  }
   // Gradients that are not in the values yet.
-  size_t waiting_count() const {
-    return held_.size() +
-           (turns_.has_value() ? turns_->state().waiting.size() : 0);
+  const AcceptedGradients& accepted() const {
+    return std::visit(
+        [](const auto& of) -> const AcceptedGradients& { return of; },
+        accepted_);
   }
+  // Of complete_clock(), in the order in which they came.
+  absl::Span<const HeldGradient> held() const { return accepted().held(); }
+  // For those who know that the job's delays are given; else nullptr.
+  const GivenTurns* turns() const {
+    return std::get_if<GivenTurns>(&accepted_);
+  }
+  size_t waiting_count() const { return accepted().size(); }
   // Of the gradients that were applied and measured, since somebody else's
   // values were installed last. Those of one clock count in the order of their
   // ranks, once the clock is complete.
@@ -133,26 +130,31 @@ class ShardMachine {
                                     const ApplyOptions& options);
   absl::StatusOr<ShardOutcome> Take(const SplitRecord& split,
                                     const ApplyOptions& options);
-  // Applies the clock that is held if it is complete by now, and the gradients
-  // whose turn has come. The options of a clock are those of the lowest rank
-  // whose gradient is held: one update has one rate.
+  using Accepted = std::variant<HeldByClock, GivenTurns>;
+  // What the mode of the job has a shard accept, as it was.
+  static Accepted AcceptedOf(const std::shared_ptr<const TableRule>& rule,
+                             ShardSnapshot snapshot);
+  AcceptedGradients& mutable_accepted() {
+    return std::visit([](auto& of) -> AcceptedGradients& { return of; },
+                      accepted_);
+  }
+  AcceptedGradients::Present Present() const {
+    return {.shard = shard_,
+            .participants = participants_,
+            .running_rms = running_rms_};
+  }
+  // Applies all that is due by now.
   absl::Status Complete(const ApplyOptions& options, ShardOutcome* outcome);
-  absl::Status TakeTurns(const ApplyOptions& options, ShardOutcome* outcome);
-  // The gradients of `ranks`, some of the `workers` that take part.
-  absl::Status Update(absl::Span<const Payload> gradients,
-                      absl::InlinedVector<Rank, 1> ranks, int workers,
-                      Clock clock, const StepOptions& step,
-                      const ApplyOptions& options, ShardOutcome* outcome);
+  absl::Status Update(DueUpdate due, const ApplyOptions& options,
+                      ShardOutcome* outcome);
 
   std::shared_ptr<const TableRule> rule_;
   Shard shard_;
   Participants participants_;
   Clock complete_clock_ = 0;
-  std::vector<HeldGradient> held_;
-  int spare_ = 0;  // Of what is held.
   LogPosition position_;
   RunningRms running_rms_;
-  std::optional<GivenTurns> turns_;
+  Accepted accepted_;
 };
 
 // What a record has done, for those who count, answer and trace.

@@ -53,11 +53,28 @@ absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
   return snapshot;
 }
 
-// The turns with which a shard begins, which takes those of `plan`; `snapshot`
-// has all else.
-absl::StatusOr<TurnState> TurnsFrom(std::optional<StoredTurns> stored,
-                                    ShardId plan, const TableRule& rule,
-                                    const ShardSnapshot& snapshot) {
+// The shard that the job began with of which this one is, or was split off.
+ShardId BeginningOf(ShardId shard, const View& view) {
+  while (view.OriginOf(shard) != shard) shard = view.OriginOf(shard);
+  return shard;
+}
+
+// The turns with which a shard begins, if the job's delays are given;
+// `snapshot` has all else, and `stored` are those of the checkpoint that it is
+// from.
+absl::StatusOr<std::optional<TurnState>> TurnsFrom(
+    std::optional<StoredTurns> stored, ShardId shard, const TableRule& rule,
+    const ShardSnapshot& snapshot, const ShardParts& at) {
+  const bool given = rule.delays != nullptr;
+  if (at.options.stored != nullptr && stored.has_value() != given) {
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint has ", given ? "no " : "",
+        "turns of given delays, and its manifest says that it has ",
+        given ? "some" : "none",
+        "; they are of different checkpoints: go on from another one"));
+  }
+  if (!given) return std::nullopt;
+  const ShardId plan = rule.delays->TracedAs(BeginningOf(shard, *at.view));
   if (!stored.has_value()) return TurnState{.plan = plan};
   if (ShardId{stored->turns.plan()} != plan) {
     return absl::DataLossError(absl::StrCat(
@@ -72,7 +89,7 @@ absl::StatusOr<TurnState> TurnsFrom(std::optional<StoredTurns> stored,
                                     tensor = Payload::Copy(tensor.data(),
                                                            tensor.size());
                                 }));
-  absl::StatusOr<TurnState> turns =
+  absl::StatusOr<std::optional<TurnState>> turns =
       DecodeTurns(*std::move(stored), rule, snapshot.version,
                   Participants(snapshot.min_clock, snapshot.participants));
   if (!turns.ok()) {
@@ -95,12 +112,6 @@ std::shared_ptr<const DelayPlan> DelaysOf(const ShardParts& at) {
   // The coordinator has looked at the same ones.
   SL_CHECK(made.ok(), made.status().ToString());
   return *std::move(made);
-}
-
-// The shard that the job began with of which this one is, or was split off.
-ShardId BeginningOf(ShardId shard, const View& view) {
-  while (view.OriginOf(shard) != shard) shard = view.OriginOf(shard);
-  return shard;
 }
 
 }  // namespace
@@ -143,13 +154,6 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
     SL_ASSIGN_OR_RETURN(ShardState stored,
                         at.options.stored->Read(table.name(), range.region,
                                                 rule.store->form()));
-    if (stored.turns.has_value() != (rule.delays != nullptr)) {
-      return absl::DataLossError(absl::StrCat(
-          "the checkpoint has ", stored.turns.has_value() ? "" : "no ",
-          "turns of given delays, and its manifest says that it has ",
-          rule.delays != nullptr ? "some" : "none",
-          "; they are of different checkpoints: go on from another one"));
-    }
     SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range.region, rule));
     turns = std::move(stored.turns);
   } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
@@ -181,13 +185,8 @@ absl::StatusOr<ShardMachine> ShardMaker::NewMachine(
         std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
   }
   snapshot.complete_clock = snapshot.min_clock;
-  if (rule.delays != nullptr) {
-    SL_ASSIGN_OR_RETURN(
-        snapshot.turns,
-        TurnsFrom(std::move(turns),
-                  rule.delays->TracedAs(BeginningOf(range.shard, *at.view)),
-                  rule, snapshot));
-  }
+  SL_ASSIGN_OR_RETURN(snapshot.turns, TurnsFrom(std::move(turns), range.shard,
+                                                rule, snapshot, at));
   return ShardMachine::Create(RuleFor(range), range, std::move(snapshot));
 }
 

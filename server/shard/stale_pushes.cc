@@ -52,6 +52,12 @@ void StalePushes::OnUpdate(const Payload& before, const Payload& after) {
                 &memory_);
 }
 
+void StalePushes::ForgetStrangers(const Participants& participants) {
+  absl::erase_if(bases_of_, [&](const auto& entry) {
+    return participants.Find(entry.first, entry.second.incarnation) == nullptr;
+  });
+}
+
 void StalePushes::Forget() {
   bases_of_.clear();
   memory_ = {};

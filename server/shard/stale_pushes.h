@@ -12,6 +12,7 @@
 #include "common/ids.h"
 #include "common/optim/stale/stale_rule.h"
 #include "common/payload.h"
+#include "common/sync/participants.h"
 
 namespace slackline {
 
@@ -40,6 +41,8 @@ class StalePushes {
   StaleRule::Verdict OnPush(const Push& push);
   // An update has replaced these values; for rules that NeedsUpdates().
   void OnUpdate(const Payload& before, const Payload& after);
+  // Of who does not take part nothing comes any more.
+  void ForgetStrangers(const Participants& participants);
   // Somebody else has made the values that are there now.
   void Forget();
 

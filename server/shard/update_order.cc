@@ -49,8 +49,8 @@ std::optional<std::pair<Rank, Clock>> UpdateOrder::Missing(
   return std::pair(slowest->rank, slowest->clock);
 }
 
-UpdateOrder& UpdateOrders::Of(const sync::Mode& mode) {
-  switch (RuleOf(mode).updates()) {
+UpdateOrder& UpdateOrders::Of(ModeRule::Updates updates) {
+  switch (updates) {
     case ModeRule::Updates::kAtOnce:
       return at_once_;
     case ModeRule::Updates::kByClock:

@@ -112,6 +112,9 @@ class AtOnce : public UpdateOrder {
             GatedPull* pull) override;
   ShardVersion Answer(const GatedPull& pull,
                       const ShardMachine& shard) override;
+  void ForgetStrangers(const Participants& participants) {
+    stale_.ForgetStrangers(participants);
+  }
   // Somebody else has made the values that are there now.
   void Forget() { stale_.Forget(); }
 
@@ -155,25 +158,28 @@ class AsGiven : public UpdateOrder {
 // The orders of one shard: its job may change from one to another.
 class UpdateOrders {
  public:
-  explicit UpdateOrders(const UpdateRule& rule)
-      : at_once_(rule), given_(rule.delays != nullptr) {}
+  // `of_values` is as in AcceptedGradients.
+  UpdateOrders(const UpdateRule& rule, ModeRule::Updates of_values)
+      : at_once_(rule), of_values_(of_values) {}
 
   // For pushes of a clock with this mode.
-  UpdateOrder& Of(const sync::Mode& mode);
-  // For pulls, and what the values go through. A step by clocks may be followed
-  // by one of which each gradient is applied at once.
-  UpdateOrder& OfValues() {
-    if (given_) return as_given_;
-    return at_once_;
+  UpdateOrder& Of(const sync::Mode& mode) { return Of(RuleOf(mode).updates()); }
+  // For pulls, and what the values go through.
+  UpdateOrder& OfValues() { return Of(of_values_); }
+  // Some may have left: lets go what is only for them.
+  void ForgetStrangers(const Participants& participants) {
+    at_once_.ForgetStrangers(participants);
   }
   // Somebody else has made the values that are there now.
   void Forget() { at_once_.Forget(); }
 
  private:
+  UpdateOrder& Of(ModeRule::Updates updates);
+
   AtOnce at_once_;
   ByClock by_clock_;
   AsGiven as_given_;
-  bool given_;
+  ModeRule::Updates of_values_;
 };
 
 }  // namespace slackline

@@ -75,6 +75,9 @@ void RunCounts::Visit(
   see("resumed_same", resumed_same);
   see("resumed_given", resumed_given);
   see("resumed_given_same", resumed_given_same);
+  see("given_moves", given_moves);
+  see("given_splits", given_splits);
+  see("given_failovers", given_failovers);
   see("requests_answered", requests_answered);
   see("gave_up_with_reason", gave_up_with_reason);
   see("removed_with_reason", removed_with_reason);

@@ -99,6 +99,10 @@ struct RunCounts {
   // Of these, those whose delays are given.
   int64_t resumed_given = 0;
   int64_t resumed_given_same = 0;
+  // In jobs whose delays are given: as in the checker's counts.
+  int64_t given_moves = 0;
+  int64_t given_splits = 0;
+  int64_t given_failovers = 0;
   SimStranger::Counts garbage;
   int64_t requests_answered = 0;    // Pulls by shard, pushes, calls, joins.
   int64_t gave_up_with_reason = 0;  // Workers that a fault made give up.

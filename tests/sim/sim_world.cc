@@ -1340,6 +1340,11 @@ RunReport SimWorld::Run() {
   counts_.dssp = scenario.mode.has_dssp();
   counts_.backup = scenario.mode.has_backup();
   counts_.delays = scenario.mode.has_delays();
+  if (scenario.mode.has_delays()) {
+    counts_.given_moves = counts_.checker.moves_done;
+    counts_.given_splits = counts_.checker.splits;
+    counts_.given_failovers = counts_.checker.failovers;
+  }
   report.counts = counts_;
   report.log = std::move(context_.log);
   report.checkpoints = context_.folder.completed();

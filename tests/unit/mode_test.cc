@@ -111,6 +111,7 @@ TEST(ModeTest, OnlyGivenDelaysAreOfAWholeJobAndGiveAPullItsTurn) {
     SCOPED_TRACE(rule->name());
     const bool given = rule->kind() == sync::Mode::kDelays;
     EXPECT_EQ(rule->is_of_whole_job(), given);
+    EXPECT_EQ(rule->whole_job().job, given ? "a job with given delays" : "");
     EXPECT_EQ(rule->NeedsOf(sync::Mode(), 7).turn, given);
     EXPECT_FALSE(rule->NeedsAfter(7).turn);
     sync::Mode mode;

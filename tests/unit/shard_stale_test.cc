@@ -2,8 +2,11 @@
 // with a NaN or an infinity counts as sent and changes nothing.
 // Method: one core of a small job; SGD with learning rate 1 from zeros, so that
 // values show what was applied.
+#include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +41,40 @@ TEST_F(ShardCoreTest, CompensatesNothingIfTheVersionIsNotKnown) {
   PushCode(Worker(1), PushOf(0, 1, 4));
   EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), Outcome::kOk);
   EXPECT_EQ(Value(Worker(1)), -3);
+}
+
+// Memory of the heap, of which somebody counts the pieces that are in use.
+class CountedMemory : public PayloadMemory {
+ public:
+  Payload Allocate(size_t bytes) override {
+    auto floats = std::make_shared<std::vector<float>>(bytes / sizeof(float));
+    float* const data = floats->data();
+    return Payload::WrapWritable(data, bytes,
+                                 std::pair(std::move(floats), pieces_));
+  }
+  // There is one reference more than pieces.
+  int64_t in_use() const { return pieces_.use_count() - 1; }
+
+ private:
+  std::shared_ptr<int> pieces_ = std::make_shared<int>();
+};
+
+TEST_F(ShardCoreTest, AVersionIsLetGoWithTheWorkerThatWasToldOfIt) {
+  const auto memory = std::make_shared<CountedMemory>();
+  memory_ = memory;
+  stale_.add_stale()->mutable_delay_compensation()->set_lambda(0.5);
+  Start("asp", 2);
+  PushCode(Worker(0), PushOf(0, 1, 4));
+  Send(Worker(1), PullOf(0, 1));
+  // So many that the store, too, has let go of that version.
+  for (Clock clock = 1; clock < 6; ++clock) {
+    Send(Worker(0), PullOf(clock, 1));
+    PushCode(Worker(0), PushOf(clock, static_cast<uint64_t>(clock) + 1, 4));
+  }
+  const int64_t before = memory->in_use();
+  RemoveWorker(1);
+  Publish();
+  EXPECT_EQ(memory->in_use(), before - 1);
 }
 
 TEST_F(ShardCoreTest, ADroppedGradientIsAcknowledgedCountedAndNotApplied) {

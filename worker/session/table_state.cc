@@ -21,10 +21,11 @@ constexpr int64_t kUpdatesMax = int64_t{1} << 50;
 absl::Status CheckTableStates(absl::Span<const TableState> states,
                               absl::Span<const wire::Table> tables,
                               const config::ClusterConfig& config) {
-  if (RuleOf(ConfiguredMode(config.sync())).is_of_whole_job()) {
+  if (const ModeRule& rule = RuleOf(ConfiguredMode(config.sync()));
+      rule.is_of_whole_job()) {
     return absl::InvalidArgumentError(
-        "a job with given delays begins with a new optimizer, because the "
-        "delays name the versions; leave out one of them");
+        absl::StrCat(rule.whole_job().job,
+                     " begins with a new optimizer; leave out one of them"));
   }
   if (states.size() != tables.size()) {
     return absl::InvalidArgumentError(

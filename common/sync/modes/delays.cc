@@ -12,7 +12,11 @@ namespace {
 class Delays : public ModeRule {
  public:
   sync::Mode::KindCase kind() const override { return sync::Mode::kDelays; }
-  bool is_of_whole_job() const override { return true; }
+  WholeJob whole_job() const override {
+    return {.is = "delays are given",
+            .job = "a job with given delays",
+            .command = "slackline run --delays"};
+  }
   Updates updates() const override { return Updates::kAsGiven; }
   std::string GivenDelaysOf(const sync::Mode& mode) const override {
     return mode.delays().given();

@@ -62,7 +62,14 @@ class ModeRule {
   // last: --mode does not name it, no change leads to it or away from it, and
   // the job cannot end early. The job begins with a new optimizer and keeps its
   // workers: none joins, and the loss of one that is not done is its end.
-  virtual bool is_of_whole_job() const { return false; }
+  bool is_of_whole_job() const { return !whole_job().is.empty(); }
+  // How people are told of that; all empty where it is not so.
+  struct WholeJob {
+    absl::string_view is;       // What is so in it: "delays are given".
+    absl::string_view job;      // Such a job: "a job with given delays".
+    absl::string_view command;  // That begins one.
+  };
+  virtual WholeJob whole_job() const { return {}; }
   // As --delays has them. Empty: none are given.
   virtual std::string GivenDelaysOf(const sync::Mode&) const { return ""; }
 
