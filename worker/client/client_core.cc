@@ -384,6 +384,7 @@ bool ClientCore::TakeValues(ClientLink& link, PullUnit& unit,
                parts);
   }
   link.OnValues(unit, shard, parts);
+  for (const Payload& frame : frames) parts.counts.Pulled(frame.size());
   pulls_.Bring(unit.pull_id, shard, *std::move(value), &parts.effects);
   return true;
 }
