@@ -381,7 +381,7 @@ void SimWorker::WorkAfterLast() {
   machine_->After(after_last_.Uniform() * most, lifetime_.Guard([this] {
     if (!alive()) return;
     if (after_last_.Chance(0.5) && !replica_.has_value() &&
-        core_.ending().ok()) {
+        !context_->scenario.HasRows() && core_.ending().ok()) {
       ++counts_.states_asked_after;
       return AskState();
     }

@@ -273,6 +273,7 @@ void PullTwin::CheckAnswer(const Life& life, const wire::PullAnswer& answer,
                                   twin.participants.at(life).joined_at));
   }
   ++findings_.stats().answers;
+  findings_.stats().row_answers += scenario_.HasRows(twin.range.table);
   // An answer of before a split is of the whole shard.
   const auto whole = std::find_if(
       twin.before_split.begin(), twin.before_split.end(),
