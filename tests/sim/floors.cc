@@ -143,6 +143,7 @@ constexpr Floor kFloors[] = {
     {SeedRuns::kBlock, "suspensions", 0},
     {SeedRuns::kBlock, "rows", 100},
     {SeedRuns::kBlock, "checker.row_answers", 10000},
+    {SeedRuns::kBlock, "checker.row_named", 3000},
     {SeedRuns::kBlock, "checker.row_updates", 8000},
     {SeedRuns::kBlock, "checker.row_moves", 250},
     {SeedRuns::kBlock, "checker.row_splits", 60},

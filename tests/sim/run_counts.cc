@@ -226,6 +226,7 @@ void RunCounts::Visit(
   see("checker.deposed", checker.deposed);
   see("checker.copies_restored", checker.copies_restored);
   see("checker.row_answers", checker.row_answers);
+  see("checker.row_named", checker.row_named);
   see("checker.row_updates", checker.row_updates);
   see("checker.row_moves", checker.row_moves);
   see("checker.row_splits", checker.row_splits);

@@ -134,6 +134,7 @@ struct CheckerStats {
   int64_t copies_restored = 0;  // Jobs in which none was missing any more.
   // Of shards that are kept by rows: of each of these counts that without rows.
   int64_t row_answers = 0;
+  int64_t row_named = 0;  // Answers to pulls of some rows.
   int64_t row_updates = 0;
   int64_t row_moves = 0;  // That were no swaps.
   int64_t row_splits = 0;

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "common/rng.h"
 #include "server/shard/store/store_kinds.h"
 #include "tests/support/row_store.h"
 
@@ -50,6 +52,19 @@ class LosingKind : public RowKind {
 };
 
 }  // namespace
+
+void NameSomeRows(const Scenario& scenario, wire::PullRequest* request) {
+  if (!scenario.HasRows()) return;
+  const int64_t most = *absl::c_max_element(scenario.table_elements);
+  for (wire::Pull& pull : *request->mutable_pull()) {
+    const uint64_t hash = Mix64(scenario.seed ^ pull.id());
+    if (!pull.has_step() || pull.step().exact() || hash % 2 == 0) continue;
+    for (int64_t key = 0; key < most; ++key) {
+      if (Mix64(hash ^ static_cast<uint64_t>(key)) % 2 == 0)
+        NameRow(key, &pull);
+    }
+  }
+}
 
 std::shared_ptr<const StoreKind> StoreOf(const Scenario& scenario,
                                          TableId table) {

@@ -9,11 +9,16 @@
 #include "common/ids.h"
 #include "common/payload.h"
 #include "common/region.h"
+#include "proto/data.pb.h"
 #include "proto/view.pb.h"
 #include "server/shard/store/shard_store.h"
 #include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
+
+// Some pulls of a step name rows, each about half of them, and the same ones
+// whenever it is sent.
+void NameSomeRows(const Scenario& scenario, wire::PullRequest* request);
 
 // What the shards of the table keep; and of each table, as servers are told.
 std::shared_ptr<const StoreKind> StoreOf(const Scenario& scenario,
