@@ -427,11 +427,17 @@ void ServedShard::ReleaseParked(std::optional<Rank> changed, const Call& call) {
 
 Payload ServedShard::RoundedOf(const ShardVersion& told) {
   if (rules_->pulled_as == wire::Encoding::FLOAT32) return told.values;
-  if (!rounded_.has_value() || rounded_->version != told.version) {
-    rounded_ = {.version = told.version,
-                .values = RoundParameters(rules_->pulled_as, told.values,
-                                          *rules_->memory)};
+  const auto round = [&] {
+    return RoundParameters(rules_->pulled_as, told.values, *rules_->memory);
+  };
+  // A store may tell each pull something else of the present version.
+  const Shard& shard = machine_.shard();
+  if (told.version == shard.version() &&
+      told.values.data() != shard.values().data()) {
+    return round();
   }
+  if (!rounded_.has_value() || rounded_->version != told.version)
+    rounded_ = {.version = told.version, .values = round()};
   return rounded_->values;
 }
 

@@ -241,7 +241,8 @@ class Checker {
   CopyTwin copies_{scenario_, comparison_, shards_, findings_};
   ToldTwin told_{scenario_, views_, shards_,  pulls_,
                  copies_,   moves_, findings_};
-  FailoverTwin failovers_{resume_, shards_, pulls_, copies_, findings_};
+  FailoverTwin failovers_{scenario_, resume_, shards_,
+                          pulls_,    copies_, findings_};
   ServingTwin serving_{scenario_, comparison_, shards_,
                        pulls_,    failovers_,  findings_};
   FigureTwin figures_{scenario_, views_, shards_, moves_, findings_};

@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 10));
 
 TEST(FloorsTest, NamesWhatHappenedTooSeldom) {
   RunCounts counts;
-  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(8));
+  EXPECT_THAT(BelowFloors(SeedRuns::kResumeBlock, counts), SizeIs(9));
   counts.finished = 300;
   counts.resumed = 251;
   counts.resumed_same = 71;
@@ -80,6 +80,7 @@ TEST(FloorsTest, NamesWhatHappenedTooSeldom) {
   counts.resumed_given_same = 6;
   counts.checker.resumed_waiting = 51;
   counts.checker.resumed_shards = 1001;
+  counts.checker.row_resumed = 21;
   counts.workers.resumed_starts = 500;
   EXPECT_THAT(
       BelowFloors(SeedRuns::kResumeBlock, counts),
@@ -227,10 +228,15 @@ TEST(ClusterSimTest, SeedsThatFoundSomethingPass) {
 }
 
 // Likewise, with all that reality has.
-// All that there was before coordinators came back: what a seed draws with them
-// is another story.
-Reality BeforeCoordinators() {
+// All that there was before servers kept tables by rows, or before coordinators
+// came back: what a seed draws with these is another story.
+Reality BeforeRows() {
   Reality reality = Reality::All();
+  reality.rows = false;
+  return reality;
+}
+Reality BeforeCoordinators() {
+  Reality reality = BeforeRows();
   reality.coordinators = false;
   return reality;
 }
@@ -363,7 +369,7 @@ TEST(CoordinatorsSimTest, SeedsThatFoundSomethingPass) {
       {20757, "who asked for the end of the job was not heard by that"},
       {94017120, "a server that drained had the coordinator, and never left"}};
   for (const auto& [seed, what] : seeds) {
-    const RunReport report = RunSeed(seed, /*keep_log=*/false);
+    const RunReport report = RunSeed(seed, /*keep_log=*/false, BeforeRows());
     EXPECT_FALSE(report.violation.has_value())
         << what << "; seed " << seed << ": " << report.violation->what;
   }
@@ -410,7 +416,8 @@ TEST(ResumeSimTest, SeedsThatFoundSomethingPass) {
        "all-reduce was held, acknowledged, and in no update"},
       {97202888, "the only server left did not lead, since its time was over"}};
   for (const auto& [seed, what] : seeds) {
-    const RunReport report = RunResumeSeed(seed, /*keep_log=*/false);
+    const RunReport report =
+        RunResumeSeed(seed, /*keep_log=*/false, BeforeRows());
     EXPECT_FALSE(report.violation.has_value())
         << what << "; seed " << seed << ": " << report.violation->what;
   }
@@ -426,9 +433,10 @@ TEST(RealitySimTest, EveryPartHappensByItself) {
     if (!*Reality(usual).Find(name)) continue;
     int runs = 0;
     for (uint64_t seed = 2'000'000; seed < 2'000'100; ++seed) {
-      // Given delays are in place of a mode, and bounds of gradients are of
-      // jobs without all-reduce.
-      const bool modes = !reality.given_delays && !reality.bad_gradients;
+      // Given delays are in place of a mode, and bounds of gradients and rows
+      // are of jobs without all-reduce.
+      const bool modes =
+          !reality.given_delays && !reality.bad_gradients && !reality.rows;
       Scenario scenario =
           modes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
       scenario.Widen(reality);

@@ -165,6 +165,13 @@ void GiveFollowers(Scenario* scenario) {
   scenario->elastic.reset();  // With it nobody waits with the last step.
 }
 
+// Servers keep all tables by rows, and a store loses one now and then.
+void LoseRows(Scenario* scenario, PlantedRowLoss loss) {
+  scenario->row_widths.assign(scenario->table_elements.size(), 2);
+  scenario->asks_state = 0;
+  scenario->planted_row_loss = loss;
+}
+
 void GiveGivenDelays(Scenario* scenario) {
   Rng rng = Rng(scenario->seed).Fork("given delays");
   scenario->GiveDelays(rng);
@@ -1100,6 +1107,37 @@ INSTANTIATE_TEST_SUITE_P(
              .tamper = ForgetFactors,
              // Of what the source did not hold.
              .also = Invariant::kValue},
+        // The row was zeros in the first version.
+        Case{.name = "SplitLosesARow",
+             .expected = Invariant::kTornRead,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .also = Invariant::kValue,
+             .change =
+                 [](Scenario* scenario) {
+                   LoseRows(scenario, PlantedRowLoss::kInSplits);
+                 }},
+        Case{.name = "SnapshotLosesARow",
+             .expected = Invariant::kTornRead,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .also = Invariant::kValue,
+             .change =
+                 [](Scenario* scenario) {
+                   LoseRows(scenario, PlantedRowLoss::kInSnapshots);
+                 }},
+        Case{.name = "CopyLosesARow",
+             .expected = Invariant::kCopies,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .change =
+                 [](Scenario* scenario) {
+                   GiveFollowersAndCrash(scenario);
+                   scenario->placement.user.clear();
+                   scenario->placement.rebalance.set_mode(
+                       config::Rebalance::MANUAL);
+                   LoseRows(scenario, PlantedRowLoss::kInSnapshots);
+                 }},
         Case{"AcknowledgedAndThrownAway",
              Invariant::kLostPush,
              {"bsp", "ssp", "asp"},

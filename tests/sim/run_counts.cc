@@ -52,6 +52,7 @@ void RunCounts::Visit(
   see("tries_links", tries_links);
   see("links_missed", links_missed);
   see("replicas", replicas);
+  see("rows", rows);
   see("recovers", recovers);
   see("recovered", recovered);
   see("taken over", taken_over);
@@ -227,6 +228,16 @@ void RunCounts::Visit(
   see("checker.records_lost", checker.records_lost);
   see("checker.deposed", checker.deposed);
   see("checker.copies_restored", checker.copies_restored);
+  see("checker.row_answers", checker.row_answers);
+  see("checker.row_named", checker.row_named);
+  see("checker.row_updates", checker.row_updates);
+  see("checker.row_moves", checker.row_moves);
+  see("checker.row_splits", checker.row_splits);
+  see("checker.row_copies", checker.row_copies);
+  see("checker.row_failovers", checker.row_failovers);
+  see("checker.row_cut_shards", checker.row_cut_shards);
+  see("checker.row_cut_copies", checker.row_cut_copies);
+  see("checker.row_resumed", checker.row_resumed);
   see("garbage.sent", garbage.sent);
   see("garbage.unreadable", garbage.unreadable);
   see("garbage.answers", garbage.answers);

@@ -75,6 +75,7 @@ struct RunCounts {
   int64_t links_missed = 0;      // Looks at which some were not there.
   int64_t replicas = 0;          // Runs in which shards have followers.
   int64_t server_restarts = 0;   // In them.
+  int64_t rows = 0;              // Runs in which some tables are by rows.
   int64_t recovers = 0;          // Runs whose coordinator may come back.
   int64_t recovered = 0;         // It has,
   int64_t taken_over = 0;        // of these, in another server;

@@ -10,6 +10,7 @@
 #include "common/view/member_lists.h"
 #include "server/coordinator/state/state_batch.h"
 #include "server/coordinator/state/state_log.h"
+#include "tests/sim/job/sim_rows.h"
 
 namespace slackline::sim {
 namespace {
@@ -44,6 +45,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
   return ShardCore({.self = self,
                     .seed = scenario.seed,
                     .trace = true,
+                    .store_of = StoresOf(scenario),
                     .feed = feed,
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),

@@ -9,6 +9,7 @@
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 #include "common/view/shard_map.h"
+#include "tests/sim/job/sim_rows.h"
 #include "tests/sim/sim_server.h"
 #include "worker/core/catch_up.h"
 #include "worker/core/program_place.h"
@@ -215,6 +216,10 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     if (!alive()) return;  // Somebody watches what leaves, and acts.
   }
   for (ClientSend& send : effects->to_shards) {
+    if (send.message.header.has_pull_request()) {
+      NameSomeRows(context_->scenario,
+                   send.message.header.mutable_pull_request());
+    }
     context_->checker.OnSent(rank_, incarnation(), send.message);
     if (send.message.header.has_pull_request()) last_pull_ = send;
     context_->network.Send(data_peer_,
@@ -381,7 +386,7 @@ void SimWorker::WorkAfterLast() {
   machine_->After(after_last_.Uniform() * most, lifetime_.Guard([this] {
     if (!alive()) return;
     if (after_last_.Chance(0.5) && !replica_.has_value() &&
-        core_.ending().ok()) {
+        !context_->scenario.HasRows() && core_.ending().ok()) {
       ++counts_.states_asked_after;
       return AskState(after_last_.Chance(0.5) ? StateParts::kValues
                                               : StateParts::kAll);

@@ -407,6 +407,7 @@ void SimWorld::ScheduleReality() {
   schedule(scenario.coordinator_faults);
   counts_.clocks_apart = scenario.reality.clocks;
   counts_.replicas = scenario.replicas > 0;
+  counts_.rows = scenario.HasRows();
   counts_.recovers = scenario.recovers;
   counts_.bounds = scenario.gradient_bound.has_value();
   counts_.bounded_links = scenario.links.queue_max > 0;
@@ -1441,12 +1442,13 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   do {
     // One after the other, so that all compilers draw the same.
     const uint64_t of_second = rng.Next();
-    const bool modes = rng.Chance(0.5) && !given;
+    const bool modes = rng.Chance(0.5) && !given && !first.HasRows();
     second = OneOrOther(of_second, modes);
   } while ((same_length || given) && second.workers != first.workers);
   second.Resume(checkpoint);
   if (same_length) second.steps = first.steps;
   if (given) second.TakeDelaysOf(first);
+  second.row_widths = first.row_widths;
   second.rate_factors = first.rate_factors;
   second.skips_tables = first.skips_tables;
   second.tries_links = first.tries_links;

@@ -5,6 +5,10 @@
 // Row k has the elements [k * width, (k + 1) * width) of the table. Values,
 // slots and gradients are payloads of one form: RowBlock. A row that is not
 // there is zeros. A shard may end within a row, and has a part of it then.
+//
+// Workers push and pull such blocks, or know nothing of rows: then a float for
+// each element of the shard is what they push, in any code, and what they are
+// told; and of a gradient those rows are there that are not zeros.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +20,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/compress/gradient_code.h"
 #include "common/status.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "server/shard/store/shard_store.h"
@@ -61,6 +68,34 @@ struct RowBlock {
   RowBlock PartOf(const Region& part) const {
     RowBlock block{.region = part, .width = width};
     block.Take(*this);
+    return block;
+  }
+  void DropZeros() {
+    std::erase_if(rows, [](const auto& row) {
+      return absl::c_all_of(row.second, [](float at) { return at == 0; });
+    });
+  }
+
+  // One for each element of the region.
+  std::vector<float> Floats() const {
+    std::vector<float> floats(static_cast<size_t>(region.size()));
+    for (const auto& [key, row] : rows) {
+      std::copy(row.begin(), row.end(),
+                floats.begin() + (Row(key).begin() - region.begin()));
+    }
+    return floats;
+  }
+  static RowBlock OfFloats(const Region& region, size_t width,
+                           absl::Span<const float> floats) {
+    RowBlock block{.region = region, .width = width};
+    const auto size = static_cast<int64_t>(width);
+    for (int64_t at = region.begin(); at < region.end();) {
+      std::vector<float>& row = block.FindOrAdd(at / size);
+      const auto from = floats.begin() + (at - region.begin());
+      std::copy(from, from + static_cast<int64_t>(row.size()), row.begin());
+      at += static_cast<int64_t>(row.size());
+    }
+    block.DropZeros();
     return block;
   }
 
@@ -142,10 +177,15 @@ inline std::set<int64_t> RowsNamed(const wire::Pull& pull) {
   return keys;
 }
 
+// What workers push and pull.
+enum class RowFrames { kBlocks, kFloats };
+
 class RowStore : public ShardStore {
  public:
-  RowStore(size_t width, RowBlock values, std::vector<RowBlock> slots)
-      : width_(width), rows_(std::move(values)), of_slots_(std::move(slots)) {}
+  RowStore(RowFrames frames, RowBlock values, std::vector<RowBlock> slots)
+      : frames_(frames),
+        rows_(std::move(values)),
+        of_slots_(std::move(slots)) {}
 
   std::unique_ptr<ShardStore> Clone() const override {
     return std::make_unique<RowStore>(*this);
@@ -165,12 +205,15 @@ class RowStore : public ShardStore {
 
   Payload Pulled(const wire::Pull& asked) const override {
     const std::set<int64_t> keys = RowsNamed(asked);
-    if (keys.empty()) return values();
-    RowBlock some{.region = rows_.region, .width = width_};
-    for (const auto& [key, row] : rows_.rows) {
-      if (keys.contains(key)) some.rows[key] = row;
-    }
-    return some.Encode();
+    const bool as_floats = frames_ == RowFrames::kFloats;
+    if (keys.empty() && !as_floats) return values();
+    RowBlock some = rows_;
+    std::erase_if(some.rows, [&](const auto& row) {
+      return !keys.empty() && !keys.contains(row.first);
+    });
+    if (!as_floats) return some.Encode();
+    const std::vector<float> floats = some.Floats();
+    return Payload::Copy(floats.data(), rows_.region.DenseBytes());
   }
 
   absl::Status Install(const Payload& values,
@@ -188,8 +231,8 @@ class RowStore : public ShardStore {
       rest.push_back(slot.PartOf(part));
       slot = slot.PartOf(kept);
     }
-    auto store =
-        std::make_unique<RowStore>(width_, rows_.PartOf(part), std::move(rest));
+    auto store = std::make_unique<RowStore>(frames_, rows_.PartOf(part),
+                                            std::move(rest));
     rows_ = rows_.PartOf(kept);
     Changed();
     return store;
@@ -197,14 +240,33 @@ class RowStore : public ShardStore {
 
   absl::Status CheckFrame(const wire::Push& push,
                           const Payload& frame) const override {
+    if (frames_ == RowFrames::kFloats) {
+      const size_t said = push.has_encoding()
+                              ? static_cast<size_t>(push.encoding().elements())
+                              : Elements();
+      const size_t bytes = CodeOf(push.encoding()).Bytes(Elements());
+      if (said == Elements() && frame.size() == bytes) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat(frame.size(), " bytes of ", said,
+                       " elements, the shard has ", Elements()));
+    }
     if (push.has_encoding()) {
       return absl::InvalidArgumentError("rows come as they are, in no code");
     }
     return CheckGradient(frame);
   }
-  absl::StatusOr<Payload> GradientIn(const wire::Push& /*push*/,
+  absl::StatusOr<Payload> GradientIn(const wire::Push& push,
                                      const Payload& frame) const override {
-    return frame;
+    if (frames_ == RowFrames::kBlocks) return frame;
+    const GradientCode code = CodeOf(push.encoding());
+    std::vector<float> floats(Elements());
+    if (code.whole()) {
+      std::memcpy(floats.data(), frame.data(), frame.size());
+    } else if (!slackline::Decode(code, frame.data(), absl::MakeSpan(floats))) {
+      return absl::InvalidArgumentError(
+          "its frame is not in the code that it names");
+    }
+    return RowBlock::OfFloats(rows_.region, rows_.width, floats).Encode();
   }
   absl::Status CheckGradient(const Payload& gradient) const override {
     return Decode(gradient).status();
@@ -219,11 +281,18 @@ class RowStore : public ShardStore {
                                             const Region& kept,
                                             const Region& part) const override {
     const RowBlock block = *Decode(gradient);
-    return {block.PartOf(kept).Encode(), block.PartOf(part).Encode()};
+    RowBlock of_kept = block.PartOf(kept);
+    RowBlock of_part = block.PartOf(part);
+    if (frames_ == RowFrames::kFloats) {
+      // As if each had come to its part of the shard.
+      of_kept.DropZeros();
+      of_part.DropZeros();
+    }
+    return {of_kept.Encode(), of_part.Encode()};
   }
 
   absl::Status Apply(const Update& update) override {
-    RowBlock sum{.region = rows_.region, .width = width_};
+    RowBlock sum{.region = rows_.region, .width = rows_.width};
     for (const Payload& gradient : update.gradients) {
       const RowBlock block = *Decode(gradient);
       for (const auto& [key, row] : block.rows) {
@@ -251,16 +320,26 @@ class RowStore : public ShardStore {
     return absl::OkStatus();
   }
 
+  // For planted faults.
+  void LoseLastRow() {
+    if (rows_.rows.empty()) return;
+    const int64_t last = rows_.rows.rbegin()->first;
+    rows_.rows.erase(last);
+    for (RowBlock& slot : of_slots_) slot.rows.erase(last);
+    Changed();
+  }
+
  private:
   absl::StatusOr<RowBlock> Decode(const Payload& payload) const {
-    return RowBlock::Decode(payload, rows_.region, width_);
+    return RowBlock::Decode(payload, rows_.region, rows_.width);
   }
+  size_t Elements() const { return static_cast<size_t>(rows_.region.size()); }
   void Changed() {
     values_ = Payload();
     slots_.clear();
   }
 
-  size_t width_;
+  RowFrames frames_;
   RowBlock rows_;
   std::vector<RowBlock> of_slots_;
   // As payloads, if somebody has asked for them since the last change.
@@ -270,14 +349,15 @@ class RowStore : public ShardStore {
 
 class RowKind : public StoreKind {
  public:
-  explicit RowKind(size_t width) : width_(width), form_(width) {}
+  explicit RowKind(size_t width, RowFrames frames = RowFrames::kBlocks)
+      : width_(width), frames_(frames), form_(width) {}
 
   absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& /*table*/, const Region& region, uint64_t /*seed*/,
       const Optimizer& optimizer) const override {
     const RowBlock none{.region = region, .width = width_};
     return std::make_unique<RowStore>(
-        width_, none,
+        frames_, none,
         std::vector<RowBlock>(static_cast<size_t>(optimizer.slot_count()),
                               none));
   }
@@ -287,7 +367,7 @@ class RowKind : public StoreKind {
       std::vector<Payload> slots) const override {
     std::vector<RowBlock> of_slots;
     for (const Payload& slot : slots) of_slots.push_back(*Decode(region, slot));
-    return std::make_unique<RowStore>(width_, *Decode(region, values),
+    return std::make_unique<RowStore>(frames_, *Decode(region, values),
                                       std::move(of_slots));
   }
 
@@ -373,6 +453,7 @@ class RowKind : public StoreKind {
   };
 
   const size_t width_;
+  const RowFrames frames_;
   const Form form_;
 };
 

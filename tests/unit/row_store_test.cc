@@ -17,6 +17,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
 #include "common/checkpoint/stored_checkpoint.h"
+#include "common/compress/gradient_code.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,6 +71,13 @@ class RowStoreTest : public ShardMoveTest {
     Message message = PushOf(clock, seq, 0, shard);
     const ShardRange range = RangeOf(shard);
     message.payloads = {BlockOf(rows, range.region)};
+    return message;
+  }
+  // The first push of a worker that knows nothing of rows.
+  Message PushFloats(const std::vector<float>& floats, int32_t shard = 0) {
+    Message message = PushOf(0, 1, 0, shard);
+    message.payloads = {
+        Payload::Copy(floats.data(), floats.size() * sizeof(float))};
     return message;
   }
   static Rows RowsIn(const Payload& payload, const ShardRange& range) {
@@ -159,6 +167,43 @@ TEST_F(RowStoreTest, APullThatNamesRowsGetsThese) {
   EXPECT_THAT(Pulled(0, 1, 0, {7, 8, 900}),
               ElementsAre(Pair(7, -2), Pair(900, -3)));
   EXPECT_THAT(Pulled(0, 1), SizeIs(3));
+}
+
+// Two pulls of one version are told different rows, also where what a pull is
+// told is rounded.
+TEST_F(RowStoreTest, APullIsToldItsOwnRowsRounded) {
+  store_ = std::make_shared<RowKind>(kWidth, RowFrames::kFloats);
+  shard_elements_ = 2 * kWidth;
+  pulled_as_ = wire::Encoding::BFLOAT16;
+  Start("asp", 1);
+  Send(0, Worker(0), PushFloats({1, 2, 3, 4}));
+  const auto told = [&](const std::vector<int64_t>& keys) {
+    replies_.clear();
+    Send(0, Worker(0), PullRows(1, keys));
+    EXPECT_THAT(replies_, SizeIs(1));
+    const Payload values = ExpandParameters(
+        wire::Encoding::BFLOAT16, replies_.at(0).message.payloads.at(0));
+    const auto* const first = reinterpret_cast<const float*>(values.data());
+    return std::vector<float>(first, first + values.size() / sizeof(float));
+  };
+  EXPECT_THAT(told({0}), ElementsAre(-1, -2, 0, 0));
+  EXPECT_THAT(told({1}), ElementsAre(0, 0, -3, -4));
+  EXPECT_THAT(told({}), ElementsAre(-1, -2, -3, -4));
+}
+
+TEST_F(RowStoreTest, AWorkerMayKnowNothingOfRows) {
+  store_ = std::make_shared<RowKind>(kWidth, RowFrames::kFloats);
+  shard_elements_ = 2 * kWidth;
+  Start("bsp", 2);
+  Send(0, Worker(0), PushFloats({2, 0, 0, 0}));
+  EXPECT_THAT(State(0, 0).held(), SizeIs(1));
+  Split(0, 1);  // Within the row.
+  Show();
+  Send(0, Worker(1), PushFloats({4}));
+  Send(0, Worker(1), PushFloats({0, 0, 0}, 3));
+  EXPECT_THAT(Now(0, 0), ElementsAre(Pair(0, -3)));
+  EXPECT_THAT(Now(0, 3), IsEmpty()) << "nobody has pushed anything of it";
+  EXPECT_EQ(State(0, 3).shard().version(), 1u);
 }
 
 TEST_F(RowStoreTest, APullThatIsParkedKnowsWhichRowsItNames) {

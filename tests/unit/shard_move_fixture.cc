@@ -64,6 +64,7 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
   table.set_name("weight");
   table.add_shape(3 * shard_elements_);
   table.set_shard_elements(shard_elements_);
+  table.set_pulled_as(pulled_as_);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
   *table.mutable_optimizer() = adam ? Adam() : Sgd();
   for (const int server : {0, 0, 1}) {

@@ -93,6 +93,7 @@ class ShardMoveTest : public ::testing::Test {
   // What the shards of the table keep, and how many of its indices each has.
   std::shared_ptr<const StoreKind> store_ = DenseKind();
   int64_t shard_elements_ = kElements;
+  wire::Encoding::Kind pulled_as_ = wire::Encoding::FLOAT32;
   LogFeedOptions feed_;
   // The other server follows each shard from the start.
   bool followed_ = false;

@@ -154,6 +154,7 @@ bool ClientReplies::TakeValues(ClientLink& link, PullUnit& unit,
                link.pushes().LastBefore(shard, unit.asked->step().own_clock()));
   }
   link.OnValues(unit, shard, parts);
+  for (const Payload& frame : frames) parts.counts.Pulled(frame.size());
   pulls.Bring(unit.pull_id, shard, *std::move(value), &parts.effects);
   return true;
 }

@@ -98,7 +98,6 @@ void PullLane::OnValues(PullUnit& unit, int32_t shard,
   const size_t answered = AnswerBytes(parts.routes.view(), shard, *unit.asked);
   unit.TakeOut(shard, answered);
   bytes_in_flight_ -= answered;
-  parts.counts.Pulled(answered);
   unit.waiting_rank = -1;
   unit.doubted = false;
   unit.doubts = unit.refusals = 0;

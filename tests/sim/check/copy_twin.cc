@@ -155,6 +155,8 @@ void CopyTwin::CompareCopy(Owner owner, int32_t id,
   const auto [known, inserted] =
       digests_.try_emplace({id, at.term, at.index}, digest);
   findings_.stats().copies_compared += !inserted;
+  findings_.stats().row_copies +=
+      !inserted && scenario_.HasRows(machine.shard().range().table);
   const std::string who =
       absl::StrCat("shard ", id, " of ", Name(owner), " at ", Name(at));
   const auto found = shards_.twins().find(id);

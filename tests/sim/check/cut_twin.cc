@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/sync/phases.h"
 #include "tests/sim/check/bits.h"
+#include "tests/sim/job/sim_rows.h"
 
 namespace slackline::sim {
 
@@ -197,6 +198,7 @@ CutShard CutTwin::StateAfterTurns(const TwinCut& cut,
   const TurnPlan::Clocks until = ClocksOf(cut.proto);
   CutShard state{
       .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
+      .id = twin.range.table,
       .begin = twin.range.region.begin(),
       .end = twin.range.region.end()};
   const size_t over = turns_.OverAt(twin, until);
@@ -229,6 +231,7 @@ CutShard CutTwin::StateAt(const TwinCut& cut, const ShardTwin& twin) const {
   if (scenario_.mode.has_delays()) return StateAfterTurns(cut, twin);
   CutShard state{
       .table = scenario_.Tables()[static_cast<size_t>(twin.range.table)].name(),
+      .id = twin.range.table,
       .begin = twin.range.region.begin(),
       .end = twin.range.region.end()};
   // Who has joined after the cut counts at the live shard alone.
@@ -287,8 +290,11 @@ void CutTwin::CheckCutFence(const ShardTwin& twin,
 void CutTwin::FollowCopy(ShardTwin& twin, const ShardCore& core, Owner owner) {
   const ShardCut* const cut = core.CutOf(twin.range.shard);
   const bool copied = cut != nullptr && cut->copied();
-  findings_.stats().cut_copies += copied && !twin.cut_copied;
-  if (copied && !twin.cut_copied) {
+  const bool copies_now = copied && !twin.cut_copied;
+  findings_.stats().cut_copies += copies_now;
+  findings_.stats().row_cut_copies +=
+      copies_now && scenario_.HasRows(twin.range.table);
+  if (copies_now) {
     // The latest view may have another one, in another phase.
     const wire::Cut& of = shards_.threads()[owner].view->proto().cut();
     const sync::Mode& mode = views_.PhaseOf(of.clock()).mode();
@@ -312,7 +318,10 @@ void CutTwin::CompareCut(const CutShard& expected, const ShardState& actual,
         Invariant::kCheckpoint,
         absl::StrCat(what, ": has version ", actual.version));
   }
-  if (!SameBits(FloatsOf(actual.values), expected.values)) {
+  const auto floats_of = [&](const Payload& tensor) {
+    return FloatsOf(scenario_, expected.id, actual.region, tensor);
+  };
+  if (!SameBits(floats_of(actual.values), expected.values)) {
     return findings_.Report(Invariant::kCheckpoint,
                             absl::StrCat(what, ": has other values"));
   }
@@ -337,7 +346,7 @@ void CutTwin::CompareCut(const CutShard& expected, const ShardState& actual,
         absl::StrCat(what, ": has ", actual.slots.size(), " slots"));
   }
   for (size_t i = 0; i < expected.slots.size(); ++i) {
-    if (SameBits(FloatsOf(actual.slots[i]), expected.slots[i])) continue;
+    if (SameBits(floats_of(actual.slots[i]), expected.slots[i])) continue;
     return findings_.Report(
         Invariant::kCheckpoint,
         absl::StrCat(what, ": has another state in slot ", i));
@@ -413,6 +422,7 @@ void CutTwin::OnCut(Owner owner, const ShardCore::CutState& state) {
     part.push_back(StateAt(cut, twin));
     const CutShard& expected = part.back();
     ++findings_.stats().cut_shards;
+    findings_.stats().row_cut_shards += scenario_.HasRows(twin.range.table);
     findings_.stats().cut_late += expected.late;
     const auto actual = absl::c_find_if(state.shards, [&](const auto& shard) {
       return shard.table == expected.table &&

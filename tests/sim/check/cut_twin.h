@@ -41,6 +41,7 @@ struct CutTurns {
 // What a shard is at a cut.
 struct CutShard {
   std::string table;
+  TableId id{};  // Of the table.
   int64_t begin = 0;
   int64_t end = 0;
   Version version = 0;

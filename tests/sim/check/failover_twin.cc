@@ -95,6 +95,7 @@ void FailoverTwin::OnPromoted(Owner owner, int32_t id, const View& view,
       next = std::move(rest);
   }
   ++findings_.stats().failovers;
+  findings_.stats().row_failovers += scenario_.HasRows(next.range.table);
   findings_.stats().failovers_apart += was->index != present.index;
   findings_.stats().failovers_behind += index < present.index;
   findings_.stats().records_lost +=

@@ -11,14 +11,17 @@
 #include "tests/sim/check/pull_twin.h"
 #include "tests/sim/check/resume_twin.h"
 #include "tests/sim/check/shard_twins.h"
+#include "tests/sim/job/scenario.h"
 
 namespace slackline::sim {
 
 class FailoverTwin {
  public:
-  FailoverTwin(const ResumeTwin& resume, ShardTwins& shards, PullTwin& pulls,
-               CopyTwin& copies, Findings& findings)
-      : resume_(resume),
+  FailoverTwin(const Scenario& scenario, const ResumeTwin& resume,
+               ShardTwins& shards, PullTwin& pulls, CopyTwin& copies,
+               Findings& findings)
+      : scenario_(scenario),
+        resume_(resume),
         shards_(shards),
         pulls_(pulls),
         copies_(copies),
@@ -33,6 +36,7 @@ class FailoverTwin {
  private:
   void CheckTold(const ShardTwin& twin, const std::string& who);
 
+  const Scenario& scenario_;
   const ResumeTwin& resume_;
   ShardTwins& shards_;
   PullTwin& pulls_;

@@ -132,6 +132,17 @@ struct CheckerStats {
   int64_t records_lost = 0;
   int64_t deposed = 0;          // Events of owners that do not know it yet.
   int64_t copies_restored = 0;  // Jobs in which none was missing any more.
+  // Of shards that are kept by rows: of each of these counts that without rows.
+  int64_t row_answers = 0;
+  int64_t row_named = 0;  // Answers to pulls of some rows.
+  int64_t row_updates = 0;
+  int64_t row_moves = 0;  // That were no swaps.
+  int64_t row_splits = 0;
+  int64_t row_copies = 0;
+  int64_t row_failovers = 0;
+  int64_t row_cut_shards = 0;
+  int64_t row_cut_copies = 0;
+  int64_t row_resumed = 0;
 };
 
 class Findings {

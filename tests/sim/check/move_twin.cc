@@ -57,7 +57,9 @@ void MoveTwin::CheckMoves(const wire::View& before, const wire::View& view) {
     ++findings_.stats().moves_done;
     findings_.stats().swaps += swap;
     done_in_[view.number()] = {move.shard(), move.id()};
-    const std::optional<Owner>& owner = shards_.twins().at(move.shard()).owner;
+    const ShardTwin& twin = shards_.twins().at(move.shard());
+    findings_.stats().row_moves += !swap && scenario_.HasRows(twin.range.table);
+    const std::optional<Owner>& owner = twin.owner;
     if (owner.has_value() && *owner != target) {
       findings_.Report(
           Invariant::kOwnership,

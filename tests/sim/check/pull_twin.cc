@@ -9,6 +9,7 @@
 #include "common/metrics/staleness.h"
 #include "common/sync/phases.h"
 #include "tests/sim/check/bits.h"
+#include "tests/support/row_store.h"
 
 namespace slackline::sim {
 namespace {
@@ -213,6 +214,7 @@ void PullTwin::OnSent(const Life& life, const wire::PullRequest& request) {
     intent.join = pull.has_join();
     intent.state = pull.has_state();
     intent.exact = pull.step().exact();
+    intent.rows = RowsNamed(pull);
     intent.clock =
         pull.has_state() ? pull.state().clock() : pull.step().clock();
     intent.own_clock =
@@ -273,6 +275,7 @@ void PullTwin::CheckAnswer(const Life& life, const wire::PullAnswer& answer,
                                   twin.participants.at(life).joined_at));
   }
   ++findings_.stats().answers;
+  findings_.stats().row_answers += scenario_.HasRows(twin.range.table);
   // An answer of before a split is of the whole shard.
   const auto whole = std::find_if(
       twin.before_split.begin(), twin.before_split.end(),
@@ -286,17 +289,30 @@ void PullTwin::CheckAnswer(const Life& life, const wire::PullAnswer& answer,
         absl::StrCat(Name(life), " was given ", twin.name, " as ",
                      wire::Encoding::Kind_Name(kind)));
   }
+  const bool names_rows =
+      scenario_.HasRows(twin.range.table) && !intent->second.rows.empty();
+  findings_.stats().row_named += names_rows;
+  Tensor expected = version < versions.size() ? versions[version] : Tensor();
+  for (size_t e = 0; names_rows && e < expected.size(); ++e) {
+    const int64_t row = (twin.range.region.begin() + static_cast<int64_t>(e)) /
+                        scenario_.RowWidth(twin.range.table);
+    if (!intent->second.rows.contains(row)) expected[e] = 0;
+  }
   if (kind != wire::Encoding::FLOAT32) {
-    if (version < versions.size() &&
-        IsRounded(kind, payload, versions[version])) {
-      return;
-    }
+    if (version < versions.size() && IsRounded(kind, payload, expected)) return;
     return findings_.Report(
         Invariant::kValue,
         absl::StrCat(Name(life), ": ", twin.name, " of version ", version,
                      " was rounded to something else"));
   }
   const std::vector<float> actual = FloatsOf(payload);
+  if (names_rows) {
+    if (version < versions.size() && SameBits(actual, expected)) return;
+    return findings_.Report(
+        Invariant::kValue,
+        absl::StrCat(Name(life), ": of ", twin.name, " of version ", version,
+                     " it was given other rows than it has named"));
+  }
   if (version >= versions.size() || !SameBits(actual, versions[version])) {
     Violation why = comparison_.Explain(twin, version, actual);
     return findings_.Report(why.invariant,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/sync/staleness_gate.h"
@@ -26,6 +27,7 @@ struct PullIntent {
   bool join = false;
   bool state = false;
   bool exact = false;
+  std::set<int64_t> rows = {};  // That it names; empty: it asks for all.
   // By shard: versions, and the index of the log at which it was answered first
   // with that.
   std::map<int32_t, std::map<Version, uint64_t>> answered;

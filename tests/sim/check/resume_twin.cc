@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "tests/sim/check/bits.h"
 #include "tests/sim/job/sim_checkpoint.h"
+#include "tests/sim/job/sim_rows.h"
 
 namespace slackline::sim {
 
@@ -71,12 +72,16 @@ void ResumeTwin::Resume(ShardTwin& twin) const {
       scenario_.Tables()[static_cast<size_t>(twin.range.table)].name();
   const absl::StatusOr<ShardState> stored =
       SimStoredShards(scenario_.resume)
-          .Read(table, twin.range.region, FloatsForm());
+          .Read(table, twin.range.region,
+                StoreOf(scenario_, twin.range.table)->form());
   SL_CHECK(stored.ok(), stored.status().ToString());
+  const auto floats_of = [&](const Payload& tensor) {
+    return FloatsOf(scenario_, twin.range.table, twin.range.region, tensor);
+  };
   Versions slots;
-  for (const Payload& slot : stored->slots) slots.push_back(FloatsOf(slot));
+  for (const Payload& slot : stored->slots) slots.push_back(floats_of(slot));
   // Nobody asks for what was before.
-  twin.versions.assign(stored->version + 1, FloatsOf(stored->values));
+  twin.versions.assign(stored->version + 1, floats_of(stored->values));
   twin.slots.assign(stored->version + 1, slots);
   twin.updates.assign(stored->version, TwinUpdate());
   twin.after_turns = {stored->version};
@@ -117,6 +122,7 @@ void ResumeTwin::CheckResumed(const ShardTwin& twin, const ShardCore& core) {
                             absl::StrCat(twin.name, " was not restored"));
   }
   ++findings_.stats().resumed_shards;
+  findings_.stats().row_resumed += scenario_.HasRows(twin.range.table);
   if (const std::optional<Violation> found =
           comparison_.Difference(twin, *machine)) {
     findings_.Report(Invariant::kCheckpoint,

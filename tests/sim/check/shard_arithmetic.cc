@@ -1,5 +1,6 @@
 #include "tests/sim/check/shard_arithmetic.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/status.h"
@@ -24,9 +25,33 @@ std::vector<float> ShardArithmetic::GradientOf(const ShardRange& range,
                               contribution.clock, range.table,
                               range.region.begin(), range.region.end());
   }
-  return scenario_.Pushed(contribution.life.first, contribution.life.second,
-                          contribution.clock, range.table, range.region.begin(),
-                          range.region.end());
+  Tensor pushed = scenario_.Pushed(
+      contribution.life.first, contribution.life.second, contribution.clock,
+      range.table, range.region.begin(), range.region.end());
+  // A negative zero may be left of a row by a code.
+  if (scenario_.HasRows(range.table)) {
+    const std::vector<bool> there = InRowsOf(range, pushed);
+    for (size_t e = 0; e < pushed.size(); ++e) {
+      if (!there[e]) pushed[e] = 0;
+    }
+  }
+  return pushed;
+}
+
+std::vector<bool> ShardArithmetic::InRowsOf(const ShardRange& range,
+                                            const Tensor& gradient) const {
+  const int64_t width = scenario_.RowWidth(range.table);
+  std::vector<bool> there;
+  while (there.size() < gradient.size()) {
+    const int64_t at =
+        range.region.begin() + static_cast<int64_t>(there.size());
+    const Region row = range.region.Overlap({at, (at / width + 1) * width});
+    const auto first = gradient.begin() + (at - range.region.begin());
+    const bool any = std::any_of(first, first + row.size(),
+                                 [](float element) { return element != 0; });
+    there.insert(there.end(), static_cast<size_t>(row.size()), any);
+  }
+  return there;
 }
 
 Tensor ShardArithmetic::SumOf(const ShardRange& range,
@@ -47,12 +72,43 @@ Tensor ShardArithmetic::SumOf(const ShardRange& range,
 double ShardArithmetic::SizeOf(const ShardRange& range,
                                const Contribution& contribution) const {
   if (!scenario_.gradient_bound.has_value()) return 0;
-  const std::vector<float> floats =
+  std::vector<float> floats =
       GradientOf(range, contribution, /*by_all_reduce=*/false);
+  if (scenario_.HasRows(range.table)) {
+    const std::vector<bool> there = InRowsOf(range, floats);
+    size_t next = 0;
+    std::erase_if(floats, [&](float) { return !there[next++]; });
+    if (floats.empty()) return 0;
+  }
   const std::optional<double> rms = scenario_.MakeGradientBound().Measure(
       reinterpret_cast<const std::byte*>(floats.data()), floats.size());
   SL_CHECK(rms.has_value(), "a gradient of the simulation is not finite");
   return *rms;
+}
+
+// Rows of which no gradient has anything stay as they are.
+Tensor ShardArithmetic::Apply(const ShardRange& range, Version from,
+                              const Tensor& values, Versions* slots,
+                              const TwinUpdate& update) const {
+  if (!scenario_.HasRows(range.table))
+    return ApplyToAll(range, from, values, slots, update);
+  std::vector<bool> touched(values.size());
+  for (const Contribution& contribution : update.contributions) {
+    const std::vector<bool> there =
+        InRowsOf(range, GradientOf(range, contribution, update.by_all_reduce));
+    for (size_t e = 0; e < there.size(); ++e) {
+      if (there[e]) touched[e] = true;
+    }
+  }
+  const Versions slots_before = *slots;
+  Tensor next = ApplyToAll(range, from, values, slots, update);
+  for (size_t e = 0; e < next.size(); ++e) {
+    if (touched[e]) continue;
+    next[e] = values[e];
+    for (size_t slot = 0; slot < slots->size(); ++slot)
+      (*slots)[slot][e] = slots_before[slot][e];
+  }
+  return next;
 }
 
 // The rate is that of the table's optimizer times what the schedule, the first
@@ -61,9 +117,9 @@ double ShardArithmetic::SizeOf(const ShardRange& range,
 // gradients, and with momentum the sum of that and what the slot has. The
 // arithmetic of the other rules is the product's; other tests compare it with
 // LibTorch's.
-Tensor ShardArithmetic::Apply(const ShardRange& range, Version from,
-                              const Tensor& values, Versions* slots,
-                              const TwinUpdate& update) const {
+Tensor ShardArithmetic::ApplyToAll(const ShardRange& range, Version from,
+                                   const Tensor& values, Versions* slots,
+                                   const TwinUpdate& update) const {
   const Tensor sum = SumOf(range, update);
   const auto count = static_cast<double>(update.contributions.size());
   const float scale = 1.0f / static_cast<float>(count);

@@ -30,6 +30,13 @@ class ShardArithmetic {
  private:
   // The sum of the update's gradients.
   Tensor SumOf(const ShardRange& range, const TwinUpdate& update) const;
+  // As if the update were one of each element.
+  Tensor ApplyToAll(const ShardRange& range, Version from, const Tensor& values,
+                    Versions* slots, const TwinUpdate& update) const;
+  // Of a table by rows: which elements are in rows that the gradient has. Those
+  // are the ones in which something is not zero.
+  std::vector<bool> InRowsOf(const ShardRange& range,
+                             const Tensor& gradient) const;
 
   const Scenario& scenario_;
   std::vector<Optimizer> optimizers_;  // By table, as the scenario has them.

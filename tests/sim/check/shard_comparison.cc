@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/check/bits.h"
+#include "tests/sim/job/sim_rows.h"
 
 namespace slackline::sim {
 
@@ -21,7 +22,10 @@ std::optional<Violation> ShardComparison::Difference(
                    absl::StrCat("has version ", machine.shard().version(),
                                 ", not ", version));
   }
-  std::vector<float> values = FloatsOf(machine.shard().values());
+  const auto floats_of = [&](const Payload& tensor) {
+    return FloatsOf(scenario_, twin.range.table, twin.range.region, tensor);
+  };
+  std::vector<float> values = floats_of(machine.shard().values());
   if (!SameBits(values, twin.versions[version]))
     return Explain(twin, version, values);
   const Versions& slots = twin.slots[version];
@@ -31,7 +35,7 @@ std::optional<Violation> ShardComparison::Difference(
                                 " slots, not ", slots.size()));
   }
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (!SameBits(FloatsOf(machine.shard().slots()[slot]), slots[slot])) {
+    if (!SameBits(floats_of(machine.shard().slots()[slot]), slots[slot])) {
       return differs(Invariant::kValue,
                      absl::StrCat("has another state in slot ", slot));
     }
@@ -58,7 +62,7 @@ std::optional<Violation> ShardComparison::Difference(
       return differs(Invariant::kLostPush,
                      absl::StrCat("does not hold ", what));
     }
-    if (!SameBits(FloatsOf(found->gradient),
+    if (!SameBits(floats_of(found->gradient),
                   arithmetic_.GradientOf(twin.range, contribution,
                                          /*by_all_reduce=*/false))) {
       return differs(Invariant::kSyncSum,

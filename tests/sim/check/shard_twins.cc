@@ -80,6 +80,7 @@ void ShardTwins::SplitTwins(Owner owner, const View& view,
     changed->push_back(split.shard());
     // Somebody may serve the rest who has taken it over before.
     if (!twins_.emplace(part, std::move(rest)).second) continue;
+    findings_.stats().row_splits += scenario_.HasRows(kept->second.range.table);
     parts->push_back({split.shard(), part});
     changed->push_back(part);
   }
@@ -133,6 +134,7 @@ bool ShardTwins::JudgeStale(ShardTwin& twin, int64_t missed_updates,
 }
 
 void ShardTwins::AddUpdate(ShardTwin& twin, TwinUpdate update) {
+  findings_.stats().row_updates += scenario_.HasRows(twin.range.table);
   // Those of a clock in the order of their ranks, once it is complete.
   for (const Contribution& contribution : update.contributions) {
     const auto size = twin.held_sizes.find(contribution);

@@ -278,6 +278,7 @@ constexpr NamedPart kParts[] = {{"stand_still", &Reality::stand_still},
                                 {"given_delays", &Reality::given_delays},
                                 {"bad_gradients", &Reality::bad_gradients},
                                 {"replicas", &Reality::replicas},
+                                {"rows", &Reality::rows},
                                 {"coordinators", &Reality::coordinators}};
 
 // Mostly shorter than a lease.
@@ -397,6 +398,15 @@ void Scenario::Widen(const Reality& wanted) {
     if (rng->Chance(0.6)) schedule = RandomSchedule(*this, *rng);
     if (rng->Chance(0.6)) stale = RandomStaleRule(*rng);
   }
+  // All else is for dense tables alone.
+  if (!modes.changes && !modes.begins_with_worker && !mode.has_allreduce() &&
+      !mode.has_delays() && resume == nullptr) {
+    if (auto rng = draws(&Reality::rows, "rows", 0.3)) DrawRows(*rng);
+  }
+  if (HasRows()) {
+    asks_state = 0;
+    if (stale.has_scale()) stale.Clear();
+  }
   // Codes lose what such large numbers are.
   if (!modes.changes && !mode.has_allreduce() && !mode.has_delays() &&
       gradient_code.whole()) {
@@ -498,6 +508,14 @@ void Scenario::Widen(const Reality& wanted) {
     heal_at = std::max(heal_at, cut.at + cut.duration);
   for (const CoordinatorFault& fault : coordinator_faults)
     heal_at = std::max(heal_at, fault.at + fault.duration);
+}
+
+void Scenario::DrawRows(Rng& rng) {
+  row_widths.clear();
+  for (size_t t = 0; t < table_elements.size(); ++t)
+    row_widths.push_back(rng.Chance(0.7) ? rng.Between(1, 6) : 0);
+  if (absl::c_all_of(row_widths, [](int64_t width) { return width == 0; }))
+    row_widths.back() = rng.Between(1, 6);
 }
 
 void Scenario::DrawCoordinators(bool faulty, absl::Duration last, Rng& rng) {
@@ -1032,6 +1050,10 @@ std::vector<wire::Table> Scenario::Tables() const {
       initializer.set_kind(wire::Initializer::OF_WORKER);
     initializer.set_a(-100);
     initializer.set_b(100);
+    if (HasRows(TableId{static_cast<int32_t>(t)})) {  // They are not there yet.
+      initializer.set_kind(wire::Initializer::CONSTANT);
+      initializer.set_a(0);
+    }
     table.set_pulled_as(PulledAs(TableId{static_cast<int32_t>(t)}));
     if (t < own_optimizers.size() &&
         own_optimizers[t].kind_case() != config::Optimizer::KIND_NOT_SET) {
@@ -1300,9 +1322,11 @@ std::string Scenario::ToString() const {
                                              wire::Encoding::Kind_Name(kind));
                                        })),
       ", tables of ", absl::StrJoin(table_elements, "+"),
-      " elements in shards of ", shard_elements, ", window ", window_bytes,
-      " B, messages of ", message_bytes, " B, lease ",
-      absl::FormatDuration(lease), ", retry ",
+      " elements in shards of ", shard_elements,
+      HasRows() ? absl::StrCat(", in rows of ", absl::StrJoin(row_widths, "+"))
+                : "",
+      ", window ", window_bytes, " B, messages of ", message_bytes,
+      " B, lease ", absl::FormatDuration(lease), ", retry ",
       absl::FormatDuration(retry_initial), " to ",
       absl::FormatDuration(retry_max), ", compute");
   for (const absl::Duration time : compute)
@@ -1396,6 +1420,10 @@ std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
     const auto mantissa = static_cast<double>(static_cast<int32_t>(bits >> 32));
     values.push_back(static_cast<float>(
         std::ldexp(mantissa, -31 + static_cast<int>(bits % 8))));
+    if (HasRows(table) &&
+        Mix64(hash + 1 + static_cast<uint64_t>(i / RowWidth(table))) % 3 > 0) {
+      values.back() = 0;
+    }
   }
   if (IsBroken(rank, clock)) {
     for (float& value : values) value *= kBrokenFactor;

@@ -73,6 +73,7 @@ struct Reality {
   bool given_delays = false;   // In place of the mode.
   bool bad_gradients = false;  // Of one worker, and the job has a bound.
   bool replicas = false;       // Shards have followers, and more servers die.
+  bool rows = false;           // Servers keep some tables by rows.
   // A coordinator that has died comes back, alone or with server 0.
   bool coordinators = false;
 
@@ -337,6 +338,9 @@ struct Checkpoints {
   std::optional<ServerNotice> server_notice;
 };
 
+// For planted faults: where a store of rows loses one of them.
+enum class PlantedRowLoss { kNone, kInSplits, kInSnapshots };
+
 // A checkpoint that a run has left; see sim_checkpoint.h.
 struct SimCheckpoint;
 
@@ -347,6 +351,10 @@ struct Scenario {
   int workers = 1;
   std::vector<int64_t> table_elements;
   int64_t shard_elements = 16;
+  // How many elements a row has of each table that servers keep by rows; 0, and
+  // for those that are not listed: it is dense.
+  std::vector<int64_t> row_widths;
+  PlantedRowLoss planted_row_loss = PlantedRowLoss::kNone;
   sync::Mode mode;  // Of the first phase.
   bool pull_ahead = false;
   bool step_by_table = false;
@@ -457,6 +465,14 @@ struct Scenario {
 
   // Draws what `reality` has.
   void Widen(const Reality& wanted);
+  // Which tables are kept by rows: at least one.
+  void DrawRows(Rng& rng);
+  int64_t RowWidth(TableId table) const {
+    const auto index = static_cast<size_t>(table);
+    return index < row_widths.size() ? row_widths[index] : 0;
+  }
+  bool HasRows(TableId table) const { return RowWidth(table) > 0; }
+  bool HasRows() const { return !row_widths.empty(); }
   // Gives the shards followers, and draws what happens to servers then, until
   // `last`. Unless `faulty`, nothing does.
   void DrawReplicas(bool faulty, absl::Duration last, Rng& rng);
@@ -557,7 +573,8 @@ struct Scenario {
   // What this incarnation computes, for elements [begin, end) of the table:
   // different for everything that has a name, of magnitudes from 2^-24 to 128,
   // or kBrokenFactor times that,
-  // so that every float sum of them tells in which order it was made.
+  // so that every float sum of them tells in which order it was made. Of a
+  // table by rows, two thirds of the rows are zeros.
   std::vector<float> Gradient(Rank rank, Incarnation incarnation, Clock clock,
                               TableId table, int64_t begin, int64_t end) const;
   // The same of the whole table, as it pushes it, and a part of that as servers

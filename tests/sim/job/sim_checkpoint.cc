@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -93,28 +94,23 @@ absl::StatusOr<std::shared_ptr<const SimCheckpoint>> SimFolder::Complete(
       std::make_shared<const SimCheckpoint>(std::move(made)));
 }
 
-absl::StatusOr<ShardState> SimStoredShards::Read(
-    const std::string& table, const Region& region,
-    const TensorForm& /*form*/) const {
-  const int64_t begin = region.begin();
-  const int64_t end = region.end();
+absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
+                                                 const Region& region,
+                                                 const TensorForm& form) const {
   ShardState state;
   state.table = table;
   state.region = region;
-  const auto bytes_of = [](int64_t elements) {
-    return static_cast<size_t>(elements) * sizeof(float);
-  };
-  std::vector<Payload> tensors;  // Values, slots, and those of turns.
+  // Of values, slots, and those of turns.
+  std::vector<std::vector<TensorForm::Piece>> pieces;
   size_t slots = 0;
   RunningRmsOfParts rms;
   TurnsOfPieces turns;
   int64_t read = 0;
   for (const ShardState& stored : checkpoint_->shards) {
-    const int64_t from = std::max(begin, stored.region.begin());
-    const int64_t to = std::min(end, stored.region.end());
-    if (stored.table != table || from >= to) continue;
+    const int64_t both = region.Overlap(stored.region).size();
+    if (stored.table != table || both <= 0) continue;
     SL_RETURN_IF_ERROR(turns.Add(
-        stored.turns.has_value() ? &stored.turns->turns : nullptr, to - from));
+        stored.turns.has_value() ? &stored.turns->turns : nullptr, both));
     std::vector<Payload> sources = {stored.values};
     sources.insert(sources.end(), stored.slots.begin(), stored.slots.end());
     if (stored.turns.has_value()) {
@@ -122,23 +118,33 @@ absl::StatusOr<ShardState> SimStoredShards::Read(
                      stored.turns->tensors.end());
     }
     slots = stored.slots.size();
-    while (tensors.size() < sources.size())
-      tensors.push_back(Payload::Allocate(bytes_of(end - begin)));
-    for (size_t t = 0; t < tensors.size(); ++t) {
+    pieces.resize(sources.size());
+    for (size_t t = 0; t < sources.size(); ++t) {
       const Payload& source = sources[t];
-      std::memcpy(tensors[t].MutableData() + bytes_of(from - begin),
-                  source.data() + bytes_of(from - stored.region.begin()),
-                  bytes_of(to - from));
+      pieces[t].push_back(
+          {.region = stored.region,
+           .bytes = source.size(),
+           .read = [source](size_t offset, absl::Span<std::byte> to) {
+             std::memcpy(to.data(), source.data() + offset, to.size());
+             return absl::OkStatus();
+           }});
     }
     state.version = std::max(state.version, stored.version);
-    rms.Add(stored.running_rms, to - from);
-    read += to - from;
+    rms.Add(stored.running_rms, both);
+    read += both;
   }
-  if (read != end - begin) {
+  if (read != region.size()) {
     return absl::NotFoundError(absl::StrCat("of ", table, region.Text(), " ",
                                             read, " elements are there"));
   }
   state.running_rms = rms.Whole();
+  std::vector<Payload> tensors;
+  for (std::vector<TensorForm::Piece>& of_tensor : pieces) {
+    absl::c_sort(of_tensor, [](const auto& a, const auto& b) {
+      return a.region < b.region;
+    });
+    SL_ASSIGN_OR_RETURN(tensors.emplace_back(), form.Join(region, of_tensor));
+  }
   state.values = tensors.front();
   const auto end_of_slots = tensors.begin() + 1 + static_cast<ptrdiff_t>(slots);
   state.slots.assign(tensors.begin() + 1, end_of_slots);
