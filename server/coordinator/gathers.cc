@@ -99,12 +99,20 @@ std::set<int32_t> Gathers::Missing(const Place& place,
   return missing;
 }
 
+bool Gathers::IsGivenUp(int32_t rank, const Caller& call) {
+  Caller& last = last_calls_[rank];
+  if (last.peer == call.peer && last.call_id > call.call_id) return true;
+  last = call;
+  return false;
+}
+
 void Gathers::Wait(const Place& place, int32_t rank, Entry entry,
                    CoordinatorEffects* effects) {
   const Caller from = entry.from;
   const auto refuse = [&](wire::Code code, const std::string& error) {
     effects->sends.push_back(AnswerTo(from.peer, from.call_id, code, error));
   };
+  if (IsGivenUp(rank, from)) return;
   const size_t bytes_max = GatherBytesMax(options_.workers);
   if (entry.payload.size() > bytes_max) {
     return refuse(
@@ -118,8 +126,7 @@ void Gathers::Wait(const Place& place, int32_t rank, Entry entry,
     const auto before = round->second.find(rank);
     if (before != round->second.end() &&
         before->second.from.peer == from.peer &&
-        before->second.from.call_id >= from.call_id) {
-      if (before->second.from.call_id > from.call_id) return;  // Given up.
+        before->second.from.call_id == from.call_id) {
       return refuse(
           wire::RETRY,
           absl::StrCat("waits for ", Names(Missing(place, round->second))));
