@@ -111,8 +111,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
-      placement_(options.rebalance, options.host_server, &members_, &modes_,
-                 &copies_, &editor_),
+      placement_(options.rebalance, options.shard_elements, options.host_server,
+                 &members_, &modes_, &copies_, &editor_),
       checkpointer_(
           {.config = options.checkpoint,
            .root = options.checkpoint_root,
@@ -133,7 +133,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                               .waiting_max = options.parked_calls_max},
                     .gathers = {.workers = options.workers}},
                    &members_, &editor_),
-      grants_(&members_, &modes_, &editor_),
+      grants_(&members_, &editor_),
       inspections_(&members_),
       losses_(&members_, &copies_, &modes_, &editor_),
       after_the_end_(options.lease, &members_, &inspections_),
@@ -157,7 +157,7 @@ Moment CoordinatorCore::At(absl::Time now) const {
 
 void CoordinatorCore::Begin(absl::Time now) {
   members_.Run(now);
-  hold_ups_.OnTime(now);
+  hold_ups_.OnEvent(now);
   behind_ = 0;
 }
 
@@ -201,7 +201,14 @@ void CoordinatorCore::Handle(const PeerId& from, const Message& message,
 void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   Begin(now);
   const size_t first = effects->sends.size();
-  formation_.GiveUpIfLate(now);
+  RemoveExpired(now, effects);
+  StartIfComplete(now, effects);
+  parts_.OnTime(At(now), effects);
+  EndStalls(now, effects);
+  Conclude(first, now, effects);
+}
+
+void CoordinatorCore::RemoveExpired(absl::Time now, Effects* effects) {
   for (const Incarnation incarnation : members_.Expired(now)) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
@@ -217,14 +224,6 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
                         ", its lease is ", MillisecondsText(options_.lease)),
            now, effects);
   }
-  formation_.SayLinksLeft(now, effects);
-  StartIfComplete(now, effects);
-  inspections_.OnTime(now);
-  outcome_.OnTime(now);
-  modes_.AskPolicy(now, effects);
-  placement_.PlanIfDue(now, effects);
-  EndStalls(now, effects);
-  Conclude(first, now, effects);
 }
 
 void CoordinatorCore::OnCheckpoint(int32_t cut,
@@ -345,16 +344,15 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
 void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   if (!formation_.IsComplete(now, effects)) return;
   const wire::JoinRequest& model = members_.model();
-  placement_.Start(formation_.Tables(), options_.shard_elements, now);
-  copies_.Start();
-  outcome_.Begin(members_.FindWorker(0)->join.data(), model.data_hash(),
-                 options_.resume == nullptr ? 0 : options_.resume->seconds());
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
-  grants_.Start();
-  modes_.Start(effects);
-  if (!formation_.PlaceWorkers(outcome_.data(), outcome_.data_hash(), effects))
-    return;
+  parts_.OnStart(
+      {.moment = At(now),
+       .tables = formation_.Tables(),
+       .seconds_before =
+           options_.resume == nullptr ? 0 : options_.resume->seconds()},
+      effects);
+  if (!formation_.PlaceWorkers(effects)) return;
   parts_.OnRunning(At(now), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
@@ -387,12 +385,11 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, const Member& member,
     result.DiscardUnknownFields();
     outcome_.OnResult(result);
   }
-  outcome_.NoteWorkers();
+  parts_.OnNews();
   if (member.done) return;
   members_.SetDone(member);
   if (editor_.ended()) return;
   editor_.PutWorker(WorkerOf(member));
-  modes_.NoteNews();
 }
 
 void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
@@ -514,8 +511,8 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
     return Refuse(why, worker, effects);
   run::WorkerStats known = stats;
   known.DiscardUnknownFields();
-  // A job knows no other clocks than these.
-  // Until it has its first parameters it says 0.
+  // A job knows no other clocks than these; until the worker has its first
+  // parameters it says 0.
   known.set_clock(
       std::min(std::max(stats.clock(), worker.begins_at), EndOf(view())));
   members_.SetStats(worker, known, view());
@@ -542,11 +539,11 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
   GradientWatch::News bad = gradients_.OnReport(stats, view());
   std::move(bad.log.begin(), bad.log.end(), std::back_inserter(effects->log));
   if (bad.end.has_value()) editor_.End(*std::move(bad.end));
-  // Moves wait for copies.
-  if (copies_.OnServerStats(server)) placement_.NoteNews();
+  const bool copied = copies_.OnServerStats(server);
   const Placement::Arrivals arrivals =
       placement_.OnServerStats(server, outcome_.Seconds(now), now, effects);
-  if (arrivals.any) modes_.NoteNews();
+  // Moves wait for copies, and changes of the mode for moves.
+  if (copied || arrivals.any) parts_.OnNews();
   if (!arrivals.lost.empty()) checkpointer_.OnServerLost(arrivals.lost);
 }
 

@@ -223,6 +223,7 @@ class CoordinatorCore {
   void Keep(absl::Time now, Effects* effects);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
+  void RemoveExpired(absl::Time now, Effects* effects);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
   void Handle(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);

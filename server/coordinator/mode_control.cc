@@ -49,7 +49,7 @@ std::vector<ModeChanger::Worker> ModeControl::Workers() const {
   return workers;
 }
 
-void ModeControl::Start(CoordinatorEffects* effects) {
+void ModeControl::OnStart(const JobStart&, CoordinatorEffects* effects) {
   for (std::string& sentence : changer_.Start(editor_))
     effects->log.push_back(std::move(sentence));
   if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
