@@ -38,7 +38,7 @@ checkpoint::Manifest ManifestOf(const CoordinatorCore::Options& options) {
   manifest.set_version(options.build.version());
   manifest.set_commit(options.build.commit());
   manifest.set_mode(options.mode);
-  manifest.set_seed(static_cast<int64_t>(options.seed));
+  manifest.set_seed(options.config.train().seed());
   manifest.set_workers(options.workers);
   return manifest;
 }
@@ -52,10 +52,23 @@ JobTerms::Options TermsOf(const CoordinatorCore::Options& options) {
           .servers = options.servers,
           .workers = options.workers,
           .shard_elements = options.shard_elements,
-          .optimizer = options.optimizer,
           .delays_sha256 =
               options.delays == nullptr ? "" : options.delays->sha256(),
           .checkpoint_sha256 = options.resume_sha256};
+}
+
+config::Checkpoint CheckpointOf(const CoordinatorCore::Options& options) {
+  config::Checkpoint checkpoint = options.config.checkpoint();
+  if (!options.keeps_best) checkpoint.clear_best_by();
+  return checkpoint;
+}
+
+absl::Duration StallTimeout(const CoordinatorCore::Options& options) {
+  return absl::Milliseconds(options.config.limits().stall_timeout_ms());
+}
+
+absl::Duration SaveTimeout(const CoordinatorCore::Options& options) {
+  return absl::Milliseconds(options.config.limits().save_timeout_ms());
 }
 
 // Without a folder: from none.
@@ -71,6 +84,10 @@ run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
 
 }  // namespace
 
+absl::Duration CoordinatorCore::Options::lease() const {
+  return absl::Milliseconds(config.limits().lease_ms());
+}
+
 CoordinatorCore::CoordinatorCore(const Options& options)
     : options_(options),
       editor_(FirstView(options)),
@@ -78,7 +95,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       members_({.terms = TermsOf(options),
                 .server_hosts = options.server_hosts,
                 .worker_hosts = options.worker_hosts,
-                .lease = options.lease,
+                .lease = options.lease(),
                 .checkpoint_folder = options.resume_folder,
                 .coordinator_may_return = options.coordinator_may_return,
                 .host_server = options.host_server,
@@ -87,48 +104,53 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       kept_view_(&members_, &editor_),
       delays_({.source = options.delays,
                .workers = options.workers,
-               .seed = options.seed,
-               .stale = options.sync.stale(),
+               .seed = options.seed(),
+               .stale = options.config.sync().stale(),
                .resume = options.resume}),
-      formation_({.workers = options.workers,
-                  .lease = options.lease,
-                  .start_timeout = options.start_timeout,
-                  .try_links = options.try_links,
-                  .servers_need_each_other =
-                      options.replicas > 0 || options.rebalance.config.mode() ==
-                                                  config::Rebalance::AUTO,
-                  .resume = options.resume,
-                  .resume_folder = options.resume_folder},
-                 &delays_, &members_, &editor_),
-      modes_({.sync = options.sync,
+      formation_(
+          {.workers = options.workers,
+           .lease = options.lease(),
+           .start_timeout =
+               absl::Milliseconds(options.config.limits().start_timeout_ms()),
+           .try_links = options.try_links,
+           .servers_need_each_other =
+               options.config.replicas() > 0 ||
+               options.config.rebalance().mode() == config::Rebalance::AUTO,
+           .resume = options.resume,
+           .resume_folder = options.resume_folder},
+          &delays_, &members_, &editor_),
+      modes_({.sync = options.config.sync(),
               .workers = options.workers,
-              .servers_look_at_gradients = options.gradient_bound.has_value(),
-              .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
+              .servers_look_at_gradients =
+                  options.config.train().has_gradient_bound(),
+              .heartbeat = options.lease() / Membership::kHeartbeatsPerLease},
              &delays_, &members_, &editor_),
       accounts_(options.build, &members_, &editor_),
-      outcome_(options.stop, options.clock, &members_, &accounts_, &modes_,
-               &editor_),
-      copies_({.replicas = options.replicas,
-               .concurrent = options.rebalance.config.concurrent_moves()},
+      outcome_(options.config.train().stop(), options.clock, &members_,
+               &accounts_, &modes_, &editor_),
+      copies_({.replicas = options.config.replicas(),
+               .concurrent = options.config.rebalance().concurrent_moves()},
               &members_, &editor_),
-      placement_(options.rebalance, options.shard_elements, options.host_server,
-                 &members_, &modes_, &copies_, &editor_),
+      placement_({.config = options.config.rebalance(),
+                  .split_elements_min = options.split_elements_min},
+                 options.shard_elements, options.host_server, &members_,
+                 &modes_, &copies_, &editor_),
       checkpointer_(
-          {.config = options.checkpoint,
+          {.config = CheckpointOf(options),
            .root = options.checkpoint_root,
-           .part_timeout = options.stall_timeout + options.save_timeout,
+           .part_timeout = StallTimeout(options) + SaveTimeout(options),
            .manifest = ManifestOf(options),
            .best = options.best_checkpoint},
           &members_, &outcome_, &modes_, &editor_),
-      suspension_({.timeout = options.stall_timeout + options.save_timeout,
+      suspension_({.timeout = StallTimeout(options) + SaveTimeout(options),
                    .resumed_from = ResumedFrom(options)},
                   &members_, &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
-      hold_ups_({.timeout = options.stall_timeout,
-                 .finish_timeout = options.save_timeout + options.stall_timeout,
-                 .lease = options.lease},
+      hold_ups_({.timeout = StallTimeout(options),
+                 .finish_timeout = SaveTimeout(options) + StallTimeout(options),
+                 .lease = options.lease()},
                 &editor_),
-      gradients_(options.nonfinite, options.gradient_bound),
+      gradients_(options.config.train()),
       collectives_({.store = {.bytes_max = options.store_bytes_max,
                               .waiting_max = options.parked_calls_max},
                     .gathers = {.workers = options.workers}},
@@ -136,7 +158,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       grants_(&members_, &editor_),
       inspections_(&members_),
       losses_(&members_, &copies_, &modes_, &editor_),
-      after_the_end_(options.lease, &members_, &inspections_),
+      after_the_end_(options.lease(), &members_, &inspections_),
       parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
               &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
               &grants_, &hold_ups_, &collectives_, &inspections_,
@@ -221,7 +243,7 @@ void CoordinatorCore::RemoveExpired(absl::Time now, Effects* effects) {
     Remove(incarnation,
            absl::StrCat("is dead or cut off: not heard for ",
                         MillisecondsText(members_.Silence(*member, now)),
-                        ", its lease is ", MillisecondsText(options_.lease)),
+                        ", its lease is ", MillisecondsText(options_.lease())),
            now, effects);
   }
 }
