@@ -1,6 +1,6 @@
 // Checkpointer: when a checkpoint is taken, of whom its parts have come, and
 // who waits for it (docs/manual/checkpoints.md). At which clocks it is, is the
-// ModeChanger's (mode_changer.h).
+// CutAgreement's (cut_agreement.h).
 //
 // A checkpoint is wanted, because the config's time has come or a user asks;
 // then it is cut, when the view has the clocks; then its parts come, one of

@@ -163,7 +163,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
   if (view.state() == wire::FINISHED) return "has finished already";
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
-  if (changer_.IsEnding()) return "is being ended early already";
+  if (changer_.end().IsUnderWay()) return "is being ended early already";
   // Who asks twice, or late, must not lose the model by that.
   if (members_->AllTrained()) {
     return absl::StrCat(
@@ -171,7 +171,10 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         ", and ends when all of its programs have come to their end; the model "
         "is evaluated and kept");
   }
-  if (ModeChanger::EndsSoon(view, workers)) {
+  // Before it could be ended early.
+  if (std::any_of(workers.begin(), workers.end(), [&](const auto& worker) {
+        return IsAboutToEnd(worker, view);
+      })) {
     return absl::StrCat("ends by itself at step ", EndOf(view),
                         ", which is near; the model is evaluated and kept");
   }
@@ -181,7 +184,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         "cannot end early; it can only be stopped at once, without a model");
   }
   const std::string reason = Shortened(finish.reason(), kFinishReasonBytesMax);
-  changer_.WantEnd(reason);
+  changer_.end().Want(reason);
   news_ = true;
   effects->log.push_back(absl::StrCat("the job is to end early: ", reason));
   std::string text = absl::StrCat(
@@ -206,12 +209,12 @@ absl::Status ModeControl::MayCut() const {
 }
 
 void ModeControl::WantCut(const std::string& reason) {
-  changer_.WantCut(reason);
+  changer_.cut().Want(reason);
   news_ = true;
 }
 
 void ModeControl::CutDone() {
-  changer_.CutDone();
+  changer_.cut().Done();
   news_ = true;
 }
 

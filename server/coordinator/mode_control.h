@@ -49,13 +49,15 @@ class ModeControl : public CoordinatorPart {
   absl::StatusOr<std::string> OnFinish(const wire::Finish& finish,
                                        CoordinatorEffects* effects);
   // Who has ended the job early and why; empty: nobody has.
-  const std::string& ended_early() const { return changer_.ended_early(); }
+  const std::string& ended_early() const {
+    return changer_.end().ended_early();
+  }
   // As in ModeChanger.
   absl::Status MayCut() const;
   void WantCut(const std::string& reason);
   void CutDone();
-  bool IsCutting() const { return changer_.IsCutting(); }
-  bool WaitsForCut() const { return changer_.WaitsForCut(); }
+  bool IsCutting() const { return changer_.cut().IsUnderWay(); }
+  bool WaitsForCut() const { return changer_.cut().IsAwaited(); }
   // Why the cut that was wanted will not be; empty: that has not happened.
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
