@@ -697,7 +697,9 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
   Start(now);
   Begin(now);
   const size_t first = effects->sends.size();
-  SL_RETURN_IF_ERROR(parts_.Load(StateReader(state), At(now), effects));
+  const StateReader reader(state);
+  SL_RETURN_IF_ERROR(parts_.Load(reader, At(now), effects));
+  SL_RETURN_IF_ERROR(checkpointer_.CheckLoaded(reader));
   after_the_end_.OnTakenOver(members_.AwakeTime(now) + options_.found_within);
   kept_.Load(state);
   effects->log.push_back(absl::StrCat(

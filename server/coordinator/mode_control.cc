@@ -301,14 +301,6 @@ absl::Status ModeControl::Load(const StateReader& reader, const Moment&,
     return reader.Broken("modes", "it does not fit the view");
   }
   changer_.Load(state);
-  // The Checkpointer knows of the same cut.
-  coordinator::CheckpointsState checkpoints;
-  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
-  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
-  if (editor_->running() &&
-      (WaitsForCut() != waits || (IsCutting() && !checkpoints.under_way()))) {
-    return reader.Broken("checkpoints", "they do not fit the cut under way");
-  }
   if (state.policy()) SwitchPolicyOn(effects);
   news_ = true;
   return absl::OkStatus();
