@@ -101,13 +101,8 @@ bool Formation::LinksAreThere(absl::Time awake_now,
   if (!links_.under_way()) {
     links_.Begin(awake_now);
     for (const auto& [incarnation, member] : members_->all()) {
-      Outgoing out{.to = member.peer, .message = {}};
-      wire::HeartbeatReply& reply =
-          *out.message.header.mutable_heartbeat_reply();
-      reply.set_incarnation(incarnation);
-      reply.set_code(wire::OK);
-      reply.set_records_acked(member.records_acked);
-      links_.PutRound(member, &reply);
+      Outgoing out = HeartbeatReplyTo(member);
+      links_.PutRound(member, out.message.header.mutable_heartbeat_reply());
       effects->sends.push_back(std::move(out));
     }
   }

@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/config/block/bounds.h"
+#include "common/some_names.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -15,18 +15,11 @@ constexpr char kBeforeTheFirstBatch[] =
     "place 0 is before the first batch, and this worker has joined the job "
     "already";
 
-constexpr size_t kNamedMax = 8;
-
 std::string Names(const std::set<int32_t>& ranks) {
   std::vector<std::string> names;
-  for (const int32_t rank : ranks) {
-    if (names.size() == kNamedMax) {
-      names.push_back(absl::StrCat(ranks.size() - kNamedMax, " more"));
-      break;
-    }
+  for (const int32_t rank : ranks)
     names.push_back(absl::StrCat("worker ", rank));
-  }
-  return absl::StrJoin(names, ", ");
+  return SomeNames(names);
 }
 
 }  // namespace

@@ -210,12 +210,9 @@ void Inspections::Tell(const Open& open, CoordinatorEffects* effects) const {
   for (const Incarnation incarnation : open.missing) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
-    Outgoing out{.to = member->peer, .message = {}};
-    wire::HeartbeatReply& reply = *out.message.header.mutable_heartbeat_reply();
-    reply.set_incarnation(incarnation);
-    reply.set_code(wire::OK);
-    reply.set_records_acked(member->records_acked);
-    *reply.add_inspection() = open.question;
+    Outgoing out = HeartbeatReplyTo(*member);
+    *out.message.header.mutable_heartbeat_reply()->add_inspection() =
+        open.question;
     effects->sends.push_back(std::move(out));
   }
 }
