@@ -143,7 +143,7 @@ class Job {
     options.servers = size.servers;
     options.workers = size.workers;
     options.shard_elements = 100;
-    options.rebalance.config.set_mode(config::Rebalance::MANUAL);
+    options.config.mutable_rebalance()->set_mode(config::Rebalance::MANUAL);
     return options;
   }
   struct Member {

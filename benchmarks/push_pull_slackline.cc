@@ -155,7 +155,7 @@ class SlacklinePushPull : public PushPullSystem {
       options.core.servers = setup.servers;
       options.core.workers = setup.workers;
       options.core.shard_elements = ShardElements(setup);
-      options.core.sync.mutable_asp();
+      options.core.config.mutable_sync()->mutable_asp();
       options.endpoint = CoordinatorEndpoint();
       SL_ASSIGN_OR_RETURN(coordinator,
                           CoordinatorThread::Start(transport, options));

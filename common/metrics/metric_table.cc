@@ -17,9 +17,6 @@ using Worker = run::WorkerStats;
 using OfRun = run::Summary;
 using OfWorker = run::WorkerSummary;
 
-// Sums of such numbers stay far from overflow.
-constexpr int64_t kCountMax = int64_t{1} << 50;
-
 constexpr Metric kServer[] = {
     {.field = Server::kPushesFieldNumber,
      .kind = Kind::kCounter,

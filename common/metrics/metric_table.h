@@ -8,6 +8,7 @@
 
 #include <google/protobuf/message.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "proto/run.pb.h"
 
 namespace slackline {
+
+// No count is larger: sums of such numbers stay far from overflow.
+inline constexpr int64_t kCountMax = int64_t{1} << 50;
 
 // How `slackline status` and `top` show a metric: in a column of the table of
 // servers or workers, in the order of the table of metrics. What they show

@@ -36,6 +36,12 @@ const wire::Phase* PhaseAfter(const wire::View& view, Clock clock) {
   return next < view.phase_size() ? &view.phase(next) : nullptr;
 }
 
+Clock EndOfPhase(const wire::View& view, int index) {
+  return index + 1 < view.phase_size()
+             ? std::min<Clock>(view.phase(index + 1).from(), EndOf(view))
+             : EndOf(view);
+}
+
 const ModeRule& RuleAt(const wire::View& view, Clock clock) {
   return RuleOf(PhaseAt(view, clock).mode());
 }

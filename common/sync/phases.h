@@ -33,6 +33,8 @@ int PhaseIndexAt(const wire::View& view, Clock clock);
 
 // The phase after the one of `clock`, or nullptr.
 const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
+// An elastic job may end before all phases of the config have begun.
+Clock EndOfPhase(const wire::View& view, int index);
 
 // The rule of that phase.
 const ModeRule& RuleAt(const wire::View& view, Clock clock);

@@ -121,44 +121,25 @@ CoordinatorThread::Options CoordinatorOptions(
     const MemberFlags& flags, const config::ClusterConfig& config,
     const std::string& endpoint) {
   CoordinatorThread::Options options;
-  options.core = {
-      .job = config.job(),
-      .run = RandomToken(),
-      .config_hash = ConfigHash(config),
-      .config = config,
-      .server_hosts = HostsOf(ServerProcesses(config)),
-      .worker_hosts = HostsOf(WorkerProcesses(config)),
-      .protocol = kProtocol,
-      .build = ThisBuild(),
-      .servers = static_cast<int>(ServerProcesses(config).size()),
-      .workers = static_cast<int>(WorkerProcesses(config).size()),
-      .replicas = config.replicas(),
-      .sync = config.sync(),
-      .shard_elements = ShardElements(config.limits()),
-      .optimizer = config.optimizer(),
-      .lease = absl::Milliseconds(config.limits().lease_ms()),
-      .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
-      .rebalance = {.config = config.rebalance()},
-      .stop = config.train().stop(),
-      .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
-      .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
-      .nonfinite = config.train().nonfinite(),
-      .gradient_bound = config.train().has_gradient_bound()
-                            ? std::optional(config.train().gradient_bound())
-                            : std::nullopt,
-      .seed = static_cast<uint64_t>(config.train().seed()),
-      .checkpoint = config.checkpoint(),
-      .mode = ModeText(config)};
+  options.core = {.job = config.job(),
+                  .run = RandomToken(),
+                  .config_hash = ConfigHash(config),
+                  .config = config,
+                  .server_hosts = HostsOf(ServerProcesses(config)),
+                  .worker_hosts = HostsOf(WorkerProcesses(config)),
+                  .protocol = kProtocol,
+                  .build = ThisBuild(),
+                  .servers = static_cast<int>(ServerProcesses(config).size()),
+                  .workers = static_cast<int>(WorkerProcesses(config).size()),
+                  .shard_elements = ShardElements(config.limits()),
+                  .mode = ModeText(config)};
   options.core.try_links = true;
   options.core.host_server = flags.index;
   options.core.found_within = MemberCore::FoundWithin(
-      CoordinatorEndpoints(config).size(), options.core.lease);
+      CoordinatorEndpoints(config).size(), options.core.lease());
   options.endpoint = endpoint;
   options.folder = flags.out;
   options.folder_token = RandomToken();
-  options.mode = ModeText(config);
-  options.seed = config.train().seed();
-  options.save_timeout = absl::Milliseconds(config.limits().save_timeout_ms());
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/shortened.h"
 #include "common/some_names.h"
+#include "common/status.h"
 #include "common/sync/phases.h"
 
 namespace slackline {
@@ -638,7 +639,7 @@ std::optional<absl::StatusOr<std::string>> Checkpointer::TakeAnswerTo(
 
 // ---- For the next coordinator -----------------------------------------------
 
-coordinator::CheckpointsState Checkpointer::ToKeep() const {
+void Checkpointer::Keep(absl::Time, KeptState* kept) {
   coordinator::CheckpointsState state;
   state.set_under_way(state_ != State::kIdle);
   state.set_has_clocks(state_ == State::kCollecting ||
@@ -651,14 +652,17 @@ coordinator::CheckpointsState Checkpointer::ToKeep() const {
   state.set_completed(completed_);
   state.set_failed(failed_);
   state.set_last_failure(last_failure_);
-  return state;
+  kept->Put("checkpoints", state);
 }
 
-void Checkpointer::Restore(const coordinator::CheckpointsState& state,
-                           absl::Time now) {
+absl::Status Checkpointer::Load(const StateReader& reader, const Moment& moment,
+                                CoordinatorEffects*) {
+  if (editor_->view().phase_size() == 0) return absl::OkStatus();
+  coordinator::CheckpointsState state;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &state));
   if (state.under_way()) {
     state_ = state.has_clocks() ? State::kCollecting : State::kWanted;
-    wanted_at_ = now;
+    wanted_at_ = moment.now;
   }
   if (state.has_clocks()) {
     failure_ = absl::UnavailableError(kCoordinatorLost);
@@ -670,7 +674,7 @@ void Checkpointer::Restore(const coordinator::CheckpointsState& state,
   if (options_.root.empty() || editor_->view().elastic()) {
     stride_ = 0;
   } else {
-    Schedule(0, now);
+    Schedule(0, moment.now);
   }
   due_clock_ = state.due_clock();
   came_ = true;  // Somebody may have.
@@ -679,6 +683,16 @@ void Checkpointer::Restore(const coordinator::CheckpointsState& state,
   completed_ = state.completed();
   failed_ = state.failed();
   last_failure_ = state.last_failure();
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::CheckLoaded(const StateReader& reader) const {
+  if (editor_->running() &&
+      (modes_->WaitsForCut() != (state_ == State::kWanted) ||
+       (modes_->IsCutting() && state_ == State::kIdle))) {
+    return reader.Broken("checkpoints", "they do not fit the cut under way");
+  }
+  return absl::OkStatus();
 }
 
 // ---- Reports ----------------------------------------------------------------

@@ -1,6 +1,6 @@
 // Checkpointer: when a checkpoint is taken, of whom its parts have come, and
 // who waits for it (docs/manual/checkpoints.md). At which clocks it is, is the
-// ModeChanger's (mode_changer.h).
+// CutAgreement's (cut_agreement.h).
 //
 // A checkpoint is wanted, because the config's time has come or a user asks;
 // then it is cut, when the view has the clocks; then its parts come, one of
@@ -113,9 +113,13 @@ class Checkpointer : public CoordinatorPart {
 
   // For the next coordinator, of a job that runs. A checkpoint that is under
   // way is given up by it, as one that may be whole the next time; users who
-  // wait for it ask again. `now`: when it begins.
-  coordinator::CheckpointsState ToKeep() const;
-  void Restore(const coordinator::CheckpointsState& state, absl::Time now);
+  // wait for it ask again.
+  void Keep(absl::Time now, KeptState* kept) override;
+  absl::Status Load(const StateReader& reader, const Moment& moment,
+                    CoordinatorEffects* effects) override;
+  // ModeControl is loaded, too, and knows of the same cut. DataLoss as of
+  // Load().
+  absl::Status CheckLoaded(const StateReader& reader) const;
 
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 
@@ -113,6 +114,21 @@ void ClockAgreement::Load(const coordinator::ModesState& state) {
     wish_ = Wish{.to = state.wanted().to(), .reason = state.wanted().reason()};
   limits_.insert(state.limit().begin(), state.limit().end());
   gone_in_ = state.gone_in();
+}
+
+bool IsAboutToEnd(const ClockAgreement::Worker& worker,
+                  const wire::View& view) {
+  return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
+}
+
+Clock ClockWithoutBeginning(Clock clock, const wire::View& view) {
+  for (const wire::Phase& phase : view.phase()) clock += phase.from() == clock;
+  return clock;
+}
+
+std::string TooLateText(const std::string& what, const wire::View& view) {
+  return absl::StrCat(what, ": the job ends at step ", EndOf(view),
+                      ", before all workers could");
 }
 
 }  // namespace slackline

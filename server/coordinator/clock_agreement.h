@@ -1,7 +1,8 @@
 // ClockAgreement: how the workers of a job agree on a clock at which something
 // happens to all of them: another mode begins, the job ends early, or a
 // checkpoint is cut (docs/protocols/mode-change.md). Who wants what and when,
-// and what becomes of the clock, is the ModeChanger's (mode_changer.h).
+// and what becomes of the clock, is that of its three users: ModeChanger,
+// EarlyEnd and CutAgreement.
 //
 // What is wanted waits until no shard moves. Then the view has it as `change`,
 // and each worker promises a clock at which it stops until it knows more. When
@@ -49,6 +50,9 @@ class ClockAgreement {
 
   // nullopt: nothing is wanted. What is wanted stays so until Close().
   const std::optional<Wish>& wish() const { return wish_; }
+  bool IsOn(wire::ModeChange::ToCase what) const {
+    return wish_.has_value() && wish_->to.to_case() == what;
+  }
   // Nothing else is wanted.
   void Want(Wish wish);
   // Puts the wish in the view if there is one that is not there yet, and no
@@ -95,5 +99,15 @@ class ClockAgreement {
   uint64_t gone_in_ = 0;
   std::map<int32_t, Reached> servers_;  // By index.
 };
+
+// The worker may have completed all of its steps before it hears of an
+// agreement.
+bool IsAboutToEnd(const ClockAgreement::Worker& worker, const wire::View& view);
+// This clock, or the first one after it at which no phase begins. Where one
+// begins, some may have left the one before. To end there they would have to
+// come into the next; and a cut there would be in two phases.
+Clock ClockWithoutBeginning(Clock clock, const wire::View& view);
+// Why a change is dropped, as `what` says: its clock would be beyond the end.
+std::string TooLateText(const std::string& what, const wire::View& view);
 
 }  // namespace slackline

@@ -38,7 +38,7 @@ checkpoint::Manifest ManifestOf(const CoordinatorCore::Options& options) {
   manifest.set_version(options.build.version());
   manifest.set_commit(options.build.commit());
   manifest.set_mode(options.mode);
-  manifest.set_seed(static_cast<int64_t>(options.seed));
+  manifest.set_seed(options.config.train().seed());
   manifest.set_workers(options.workers);
   return manifest;
 }
@@ -52,10 +52,23 @@ JobTerms::Options TermsOf(const CoordinatorCore::Options& options) {
           .servers = options.servers,
           .workers = options.workers,
           .shard_elements = options.shard_elements,
-          .optimizer = options.optimizer,
           .delays_sha256 =
               options.delays == nullptr ? "" : options.delays->sha256(),
           .checkpoint_sha256 = options.resume_sha256};
+}
+
+config::Checkpoint CheckpointOf(const CoordinatorCore::Options& options) {
+  config::Checkpoint checkpoint = options.config.checkpoint();
+  if (!options.keeps_best) checkpoint.clear_best_by();
+  return checkpoint;
+}
+
+absl::Duration StallTimeout(const CoordinatorCore::Options& options) {
+  return absl::Milliseconds(options.config.limits().stall_timeout_ms());
+}
+
+absl::Duration SaveTimeout(const CoordinatorCore::Options& options) {
+  return absl::Milliseconds(options.config.limits().save_timeout_ms());
 }
 
 // Without a folder: from none.
@@ -71,6 +84,10 @@ run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
 
 }  // namespace
 
+absl::Duration CoordinatorCore::Options::lease() const {
+  return absl::Milliseconds(config.limits().lease_ms());
+}
+
 CoordinatorCore::CoordinatorCore(const Options& options)
     : options_(options),
       editor_(FirstView(options)),
@@ -78,7 +95,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       members_({.terms = TermsOf(options),
                 .server_hosts = options.server_hosts,
                 .worker_hosts = options.worker_hosts,
-                .lease = options.lease,
+                .lease = options.lease(),
                 .checkpoint_folder = options.resume_folder,
                 .coordinator_may_return = options.coordinator_may_return,
                 .host_server = options.host_server,
@@ -87,56 +104,61 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       kept_view_(&members_, &editor_),
       delays_({.source = options.delays,
                .workers = options.workers,
-               .seed = options.seed,
-               .stale = options.sync.stale(),
+               .seed = options.seed(),
+               .stale = options.config.sync().stale(),
                .resume = options.resume}),
-      formation_({.workers = options.workers,
-                  .lease = options.lease,
-                  .start_timeout = options.start_timeout,
-                  .try_links = options.try_links,
-                  .servers_need_each_other =
-                      options.replicas > 0 || options.rebalance.config.mode() ==
-                                                  config::Rebalance::AUTO,
-                  .resume = options.resume,
-                  .resume_folder = options.resume_folder},
-                 &delays_, &members_, &editor_),
-      modes_({.sync = options.sync,
+      formation_(
+          {.workers = options.workers,
+           .lease = options.lease(),
+           .start_timeout =
+               absl::Milliseconds(options.config.limits().start_timeout_ms()),
+           .try_links = options.try_links,
+           .servers_need_each_other =
+               options.config.replicas() > 0 ||
+               options.config.rebalance().mode() == config::Rebalance::AUTO,
+           .resume = options.resume,
+           .resume_folder = options.resume_folder},
+          &delays_, &members_, &editor_),
+      modes_({.sync = options.config.sync(),
               .workers = options.workers,
-              .servers_look_at_gradients = options.gradient_bound.has_value(),
-              .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
+              .servers_look_at_gradients =
+                  options.config.train().has_gradient_bound(),
+              .heartbeat = options.lease() / Membership::kHeartbeatsPerLease},
              &delays_, &members_, &editor_),
       accounts_(options.build, &members_, &editor_),
-      outcome_(options.stop, options.clock, &members_, &accounts_, &modes_,
-               &editor_),
-      copies_({.replicas = options.replicas,
-               .concurrent = options.rebalance.config.concurrent_moves()},
+      outcome_(options.config.train().stop(), options.clock, &members_,
+               &accounts_, &modes_, &editor_),
+      copies_({.replicas = options.config.replicas(),
+               .concurrent = options.config.rebalance().concurrent_moves()},
               &members_, &editor_),
-      placement_(options.rebalance, options.host_server, &members_, &modes_,
-                 &copies_, &editor_),
+      placement_({.config = options.config.rebalance(),
+                  .split_elements_min = options.split_elements_min},
+                 options.shard_elements, options.host_server, &members_,
+                 &modes_, &copies_, &editor_),
       checkpointer_(
-          {.config = options.checkpoint,
+          {.config = CheckpointOf(options),
            .root = options.checkpoint_root,
-           .part_timeout = options.stall_timeout + options.save_timeout,
+           .part_timeout = StallTimeout(options) + SaveTimeout(options),
            .manifest = ManifestOf(options),
            .best = options.best_checkpoint},
           &members_, &outcome_, &modes_, &editor_),
-      suspension_({.timeout = options.stall_timeout + options.save_timeout,
+      suspension_({.timeout = StallTimeout(options) + SaveTimeout(options),
                    .resumed_from = ResumedFrom(options)},
                   &members_, &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
-      hold_ups_({.timeout = options.stall_timeout,
-                 .finish_timeout = options.save_timeout + options.stall_timeout,
-                 .lease = options.lease},
+      hold_ups_({.timeout = StallTimeout(options),
+                 .finish_timeout = SaveTimeout(options) + StallTimeout(options),
+                 .lease = options.lease()},
                 &editor_),
-      gradients_(options.nonfinite, options.gradient_bound),
+      gradients_(options.config.train()),
       collectives_({.store = {.bytes_max = options.store_bytes_max,
                               .waiting_max = options.parked_calls_max},
                     .gathers = {.workers = options.workers}},
                    &members_, &editor_),
-      grants_(&members_, &modes_, &editor_),
+      grants_(&members_, &editor_),
       inspections_(&members_),
       losses_(&members_, &copies_, &modes_, &editor_),
-      after_the_end_(options.lease, &members_, &inspections_),
+      after_the_end_(options.lease(), &members_, &inspections_),
       parts_({&members_, &kept_view_, &formation_, &accounts_, &outcome_,
               &suspension_, &checkpointer_, &placement_, &modes_, &copies_,
               &grants_, &hold_ups_, &collectives_, &inspections_,
@@ -157,7 +179,7 @@ Moment CoordinatorCore::At(absl::Time now) const {
 
 void CoordinatorCore::Begin(absl::Time now) {
   members_.Run(now);
-  hold_ups_.OnTime(now);
+  hold_ups_.OnEvent(now);
   behind_ = 0;
 }
 
@@ -201,7 +223,14 @@ void CoordinatorCore::Handle(const PeerId& from, const Message& message,
 void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   Begin(now);
   const size_t first = effects->sends.size();
-  formation_.GiveUpIfLate(now);
+  RemoveExpired(now, effects);
+  StartIfComplete(now, effects);
+  parts_.OnTime(At(now), effects);
+  EndStalls(now, effects);
+  Conclude(first, now, effects);
+}
+
+void CoordinatorCore::RemoveExpired(absl::Time now, Effects* effects) {
   for (const Incarnation incarnation : members_.Expired(now)) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
@@ -214,17 +243,9 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
     Remove(incarnation,
            absl::StrCat("is dead or cut off: not heard for ",
                         MillisecondsText(members_.Silence(*member, now)),
-                        ", its lease is ", MillisecondsText(options_.lease)),
+                        ", its lease is ", MillisecondsText(options_.lease())),
            now, effects);
   }
-  formation_.SayLinksLeft(now, effects);
-  StartIfComplete(now, effects);
-  inspections_.OnTime(now);
-  outcome_.OnTime(now);
-  modes_.AskPolicy(now, effects);
-  placement_.PlanIfDue(now, effects);
-  EndStalls(now, effects);
-  Conclude(first, now, effects);
 }
 
 void CoordinatorCore::OnCheckpoint(int32_t cut,
@@ -345,16 +366,15 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
 void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   if (!formation_.IsComplete(now, effects)) return;
   const wire::JoinRequest& model = members_.model();
-  placement_.Start(formation_.Tables(), options_.shard_elements, now);
-  copies_.Start();
-  outcome_.Begin(members_.FindWorker(0)->join.data(), model.data_hash(),
-                 options_.resume == nullptr ? 0 : options_.resume->seconds());
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
-  grants_.Start();
-  modes_.Start(effects);
-  if (!formation_.PlaceWorkers(outcome_.data(), outcome_.data_hash(), effects))
-    return;
+  parts_.OnStart(
+      {.moment = At(now),
+       .tables = formation_.Tables(),
+       .seconds_before =
+           options_.resume == nullptr ? 0 : options_.resume->seconds()},
+      effects);
+  if (!formation_.PlaceWorkers(effects)) return;
   parts_.OnRunning(At(now), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
@@ -387,12 +407,11 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, const Member& member,
     result.DiscardUnknownFields();
     outcome_.OnResult(result);
   }
-  outcome_.NoteWorkers();
+  parts_.OnNews();
   if (member.done) return;
   members_.SetDone(member);
   if (editor_.ended()) return;
   editor_.PutWorker(WorkerOf(member));
-  modes_.NoteNews();
 }
 
 void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
@@ -514,8 +533,8 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
     return Refuse(why, worker, effects);
   run::WorkerStats known = stats;
   known.DiscardUnknownFields();
-  // A job knows no other clocks than these.
-  // Until it has its first parameters it says 0.
+  // A job knows no other clocks than these; until the worker has its first
+  // parameters it says 0.
   known.set_clock(
       std::min(std::max(stats.clock(), worker.begins_at), EndOf(view())));
   members_.SetStats(worker, known, view());
@@ -542,11 +561,11 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
   GradientWatch::News bad = gradients_.OnReport(stats, view());
   std::move(bad.log.begin(), bad.log.end(), std::back_inserter(effects->log));
   if (bad.end.has_value()) editor_.End(*std::move(bad.end));
-  // Moves wait for copies.
-  if (copies_.OnServerStats(server)) placement_.NoteNews();
+  const bool copied = copies_.OnServerStats(server);
   const Placement::Arrivals arrivals =
       placement_.OnServerStats(server, outcome_.Seconds(now), now, effects);
-  if (arrivals.any) modes_.NoteNews();
+  // Moves wait for copies, and changes of the mode for moves.
+  if (copied || arrivals.any) parts_.OnNews();
   if (!arrivals.lost.empty()) checkpointer_.OnServerLost(arrivals.lost);
 }
 
@@ -678,7 +697,9 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
   Start(now);
   Begin(now);
   const size_t first = effects->sends.size();
-  SL_RETURN_IF_ERROR(parts_.Load(StateReader(state), At(now), effects));
+  const StateReader reader(state);
+  SL_RETURN_IF_ERROR(parts_.Load(reader, At(now), effects));
+  SL_RETURN_IF_ERROR(checkpointer_.CheckLoaded(reader));
   after_the_end_.OnTakenOver(members_.AwakeTime(now) + options_.found_within);
   kept_.Load(state);
   effects->log.push_back(absl::StrCat(

@@ -101,7 +101,8 @@ class CoordinatorCore {
     std::string job;
     uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
-    // As in JobTerms::Options and Membership::Options.
+    // With its defaults filled in. Of its servers and workers only what stands
+    // below counts.
     config::ClusterConfig config = {};
     std::vector<std::string> server_hosts = {};
     std::vector<std::string> worker_hosts = {};
@@ -109,27 +110,13 @@ class CoordinatorCore {
     wire::Build build;
     int servers = 1;
     int workers = 1;
-    int replicas = 0;  // Copies of each shard on other servers.
-    config::Sync sync;
     int64_t shard_elements = 65536;
-    // Of tables that come without one; perhaps none.
-    config::Optimizer optimizer;
-    absl::Duration lease = absl::Seconds(5);
-    absl::Duration start_timeout = absl::Seconds(60);
     // The rendezvous store refuses more. An address of a collective is ~ 1 KiB.
     size_t store_bytes_max = 64 << 20;
     int parked_calls_max = 65536;
-    Rebalancer::Options rebalance;
-    config::Stop stop;
-    // As in config::Limits.
-    absl::Duration stall_timeout = absl::Seconds(60);
-    absl::Duration save_timeout = absl::Seconds(600);
-    config::Train::Nonfinite nonfinite = config::Train::STOP;
-    std::optional<config::GradientBound> gradient_bound = std::nullopt;
-    // Of a job whose delays are given, with the seed that they are drawn from.
+    int64_t split_elements_min = 1024;  // As in Rebalancer::Options.
+    // Of a job whose delays are given.
     std::shared_ptr<const DelaySource> delays = nullptr;
-    uint64_t seed = 0;
-    config::Checkpoint checkpoint = {};
     std::string checkpoint_root = {};  // Empty: none can be written.
     std::string mode = {};             // As in --mode: for manifests.
     // The checkpoint that the job goes on from; nullptr: it begins anew. As the
@@ -139,6 +126,7 @@ class CoordinatorCore {
     std::string resume_folder = {};
     // As in Checkpointer::Options.
     std::optional<run::BestCheckpoint> best_checkpoint = std::nullopt;
+    bool keeps_best = true;  // If the config says by which measure.
     // What it keeps outlives it, and so does the job: members wait for another.
     bool coordinator_may_return = false;
     // The server in whose process it is, and whether that has joined before
@@ -151,6 +139,11 @@ class CoordinatorCore {
     // The job begins once all members can connect with each other.
     bool try_links = false;
     CoordinatorClock clock = {};
+
+    absl::Duration lease() const;
+    uint64_t seed() const {
+      return static_cast<uint64_t>(config.train().seed());
+    }
   };
   using Effects = CoordinatorEffects;
 
@@ -223,6 +216,7 @@ class CoordinatorCore {
   void Keep(absl::Time now, Effects* effects);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
+  void RemoveExpired(absl::Time now, Effects* effects);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
   void Handle(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);

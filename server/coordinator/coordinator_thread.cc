@@ -59,17 +59,18 @@ absl::StatusOr<std::unique_ptr<RunFiles>> OpenFiles(
 // What earlier runs have left in the folder of the checkpoints: the best one,
 // to be kept, or a reason to keep none.
 void TakeBestCheckpoint(CoordinatorCore::Options* options) {
-  if (!options->checkpoint.has_best_by() || options->checkpoint_root.empty())
+  if (!options->config.checkpoint().has_best_by() ||
+      options->checkpoint_root.empty())
     return;
   absl::StatusOr<run::BestCheckpoint> best =
       ReadBestOf(options->checkpoint_root, CoordinatorCore::LineageOf(*options),
-                 options->checkpoint.best_by());
+                 options->config.checkpoint().best_by());
   if (best.ok()) {
     options->best_checkpoint = *std::move(best);
   } else if (absl::IsFailedPrecondition(best.status())) {
     spdlog::warn("coordinator: {}; no best checkpoint is kept",
                  std::string(best.status().message()));
-    options->checkpoint.clear_best_by();
+    options->keeps_best = false;
   } else if (!absl::IsNotFound(best.status())) {
     spdlog::warn("coordinator: {}; the best evaluation is sought anew",
                  std::string(best.status().message()));
@@ -162,7 +163,7 @@ CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
   checkpoints_ = std::make_unique<CheckpointThread>(CheckpointThread::Options{
       .root = options.core.checkpoint_root,
       .run = options.core.run,
-      .keep = options.core.checkpoint.keep(),
+      .keep = options.core.config.checkpoint().keep(),
       .lineage = CoordinatorCore::LineageOf(options.core),
       .best = options.core.best_checkpoint,
       .leads = keeping_.store == nullptr ? [] { return true; }
@@ -294,7 +295,7 @@ void CoordinatorThread::EndCheckpoints(Poller* poller) {
   checkpoints_->Remove(cut);
   const int stops = stops_saving_.load();
   const absl::Time begin = options_.time.Now();
-  const absl::Time give_up = begin + options_.save_timeout;
+  const absl::Time give_up = begin + SaveTimeout();
   bool said = false;
   for (std::string doing; !(doing = checkpoints_->Doing()).empty();) {
     const absl::Time now = options_.time.Now();
@@ -315,7 +316,7 @@ void CoordinatorThread::EndCheckpoints(Poller* poller) {
           "coordinator: the job has ended, and the disk of its checkpoints is "
           "waited for: {}; for at most {} (limits {{ save_timeout_ms: ... }}), "
           "or until server 0 is interrupted again",
-          doing, absl::FormatDuration(options_.save_timeout));
+          doing, absl::FormatDuration(SaveTimeout()));
     }
     const absl::Time next = said ? give_up : begin + kWorthSaying;
     if (!poller->Wait(std::min(next, give_up) - now).ok()) break;
@@ -331,18 +332,17 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
   constexpr absl::Duration kTryEvery = absl::Seconds(1);
   // What has failed anyway is not kept from ending.
   const absl::Time give_up =
-      options_.time.Now() + (core_.state() == wire::FINISHED
-                                 ? options_.save_timeout
-                                 : absl::ZeroDuration());
+      options_.time.Now() +
+      (core_.state() == wire::FINISHED ? SaveTimeout() : absl::ZeroDuration());
   for (int tries = 0;; ++tries) {
     run::Summary summary = core_.Summary();
-    summary.set_mode(options_.mode);
-    summary.set_seed(options_.seed);
+    summary.set_mode(options_.core.mode);
+    summary.set_seed(options_.core.config.train().seed());
     summary.set_files_incomplete(files_->WhatIsMissing());
     summary.set_ended_at(absl::FormatTime(
         absl::RFC3339_sec, options_.time.WallNow(), absl::UTCTimeZone()));
     const absl::Status written = files_->WriteSummary(
-        summary, options_.core.checkpoint.on_server_loss());
+        summary, options_.core.config.checkpoint().on_server_loss());
     if (written.ok()) return;
     const absl::Time now = options_.time.Now();
     if (now >= give_up || stops_saving_.load() > 0) {
@@ -356,8 +356,7 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
       spdlog::error(
           "coordinator: {}; this is tried again for {} "
           "(limits {{ save_timeout_ms: ... }})",
-          std::string(written.message()),
-          absl::FormatDuration(options_.save_timeout));
+          std::string(written.message()), absl::FormatDuration(SaveTimeout()));
     }
     const absl::Time next = std::min(now + kTryEvery, give_up);
     while (stops_saving_.load() == 0 && options_.time.Now() < next) {

@@ -47,11 +47,6 @@ class CoordinatorThread {
     // when the job begins to run.
     std::string folder;
     uint64_t folder_token = 0;  // RunFiles::Origin::folder.
-    std::string mode;           // As in --mode, and the seed: for the summary.
-    int64_t seed = 0;
-    // A summary that cannot be written is tried again for so long, and the disk
-    // of checkpoints is waited for.
-    absl::Duration save_timeout = absl::Minutes(10);
     // Gets how the job stands about once a second and when its state changes,
     // from the coordinator's thread, and nullptr when another coordinator goes
     // on with it. Empty: nobody wants it.
@@ -75,10 +70,10 @@ class CoordinatorThread {
       Transport& transport, const Options& options, Keeping keeping = {});
   // Fails the job if it has not ended, waits until all members know, a lease at
   // most, until the disk of checkpoints has done what was asked of it, within
-  // save_timeout, and until the summary is written. The server's own control
-  // thread must have left its loop. Names the file and the cause if the summary
-  // could not be written: of a job that has finished within save_timeout, of
-  // one that has failed at once. As failure() if there is one; then it waits
+  // limits.save_timeout_ms, and until the summary is written. The server's own
+  // control thread must have left its loop. Names the file and the cause if the
+  // summary could not be written: of a job that has finished within that time,
+  // of one that has failed at once. As failure() if there is one; then it waits
   // for nothing.
   absl::Status Finish();
   // Ends, and tells nobody anything: another one goes on with the job.
@@ -106,6 +101,11 @@ class CoordinatorThread {
   CoordinatorThread(std::unique_ptr<Listener> listener,
                     std::unique_ptr<RunFiles> files, const Options& options,
                     Keeping keeping);
+  // A summary that cannot be written is tried again for so long, and the disk
+  // of checkpoints is waited for.
+  absl::Duration SaveTimeout() const {
+    return absl::Milliseconds(options_.core.config.limits().save_timeout_ms());
+  }
   // The core's.
   absl::Status Begin();
   void Run();

@@ -129,7 +129,7 @@ std::optional<Owner> Copies::PlaceFor(const std::vector<int32_t>& holders,
   return best;
 }
 
-void Copies::Start() {
+void Copies::OnStart(const JobStart&, CoordinatorEffects*) {
   if (options_.replicas == 0) return;
   Measure();
   survey_due_ = true;

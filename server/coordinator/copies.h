@@ -54,7 +54,7 @@ class Copies : public CoordinatorPart {
       : options_(options), members_(members), editor_(editor) {}
 
   // The job begins to run; the view says who owns its shards.
-  void Start();
+  void OnStart(const JobStart& start, CoordinatorEffects* effects) override;
   void OnJoined(const Member& member, CoordinatorEffects*) override {
     if (!member.worker_role()) NoteServers();
   }

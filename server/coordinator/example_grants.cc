@@ -62,7 +62,6 @@ bool ExampleGrants::EndIfAllDone(CoordinatorEffects* effects) {
                                       " examples are done, after ", *end,
                                       " steps"));
   editor_->SetEndClock(*end);
-  modes_->NoteNews();  // A change that waits for its clock is dropped.
   return true;
 }
 

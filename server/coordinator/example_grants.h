@@ -27,12 +27,13 @@ namespace slackline {
 class ExampleGrants : public CoordinatorPart {
  public:
   // All of them outlive it.
-  ExampleGrants(const Membership* members, ModeControl* modes,
-                ViewEditor* editor)
-      : members_(members), modes_(modes), editor_(editor) {}
+  ExampleGrants(const Membership* members, ViewEditor* editor)
+      : members_(members), editor_(editor) {}
 
-  // The job begins, with what the first worker has brought.
-  void Start() { book_.Start(Elastic()); }
+  // With what the first worker has brought.
+  void OnStart(const JobStart&, CoordinatorEffects*) override {
+    book_.Start(Elastic());
+  }
 
   // NextExamples and has_examples.
   static bool Takes(const wire::Call& call);
@@ -66,7 +67,6 @@ class ExampleGrants : public CoordinatorPart {
                    CoordinatorEffects* effects);
 
   const Membership* const members_;
-  ModeControl* const modes_;
   ViewEditor* const editor_;
   GrantBook book_;
 };

@@ -46,10 +46,11 @@ WakeUp Formation::NextWakeUp() const {
   return {.awake = std::min(GivesUpAt(), links_.NextNews())};
 }
 
-void Formation::GiveUpIfLate(absl::Time now) {
-  const absl::Time awake = members_->AwakeTime(now);
-  if (editor_->view().state() == wire::FORMING && awake > GivesUpAt())
-    editor_->End(NotFormed(awake));
+void Formation::OnTime(const Moment& moment, CoordinatorEffects* effects) {
+  for (std::string& sentence : links_.TakeNews(moment.awake))
+    effects->warnings.push_back(std::move(sentence));
+  if (editor_->view().state() == wire::FORMING && moment.awake > GivesUpAt())
+    editor_->End(NotFormed(moment.awake));
 }
 
 wire::JobEnd Formation::NotFormed(absl::Time awake_now) const {
@@ -86,11 +87,6 @@ wire::JobEnd Formation::NotFormed(absl::Time awake_now) const {
   return end;
 }
 
-void Formation::SayLinksLeft(absl::Time now, CoordinatorEffects* effects) {
-  for (std::string& sentence : links_.TakeNews(members_->AwakeTime(now)))
-    effects->warnings.push_back(std::move(sentence));
-}
-
 bool Formation::IsComplete(absl::Time now, CoordinatorEffects* effects) {
   if (editor_->view().state() != wire::FORMING ||
       !members_->WhoIsMissing().empty()) {
@@ -105,13 +101,8 @@ bool Formation::LinksAreThere(absl::Time awake_now,
   if (!links_.under_way()) {
     links_.Begin(awake_now);
     for (const auto& [incarnation, member] : members_->all()) {
-      Outgoing out{.to = member.peer, .message = {}};
-      wire::HeartbeatReply& reply =
-          *out.message.header.mutable_heartbeat_reply();
-      reply.set_incarnation(incarnation);
-      reply.set_code(wire::OK);
-      reply.set_records_acked(member.records_acked);
-      links_.PutRound(member, &reply);
+      Outgoing out = HeartbeatReplyTo(member);
+      links_.PutRound(member, out.message.header.mutable_heartbeat_reply());
       effects->sends.push_back(std::move(out));
     }
   }
@@ -135,10 +126,8 @@ std::vector<wire::Table> Formation::Tables() const {
   return tables;
 }
 
-bool Formation::PlaceWorkers(const std::string& data,
-                             const std::string& data_hash,
-                             CoordinatorEffects* effects) {
-  if (options_.resume != nullptr) GoOnFromCheckpoint(data, data_hash, effects);
+bool Formation::PlaceWorkers(CoordinatorEffects* effects) {
+  if (options_.resume != nullptr) GoOnFromCheckpoint(effects);
   if (editor_->ended()) return false;
   const wire::View& view = editor_->view();
   if (const std::string unfit = WhyDelaysUnfit(effects); !unfit.empty()) {
@@ -152,9 +141,7 @@ bool Formation::PlaceWorkers(const std::string& data,
   return true;
 }
 
-void Formation::GoOnFromCheckpoint(const std::string& data,
-                                   const std::string& data_hash,
-                                   CoordinatorEffects* effects) {
+void Formation::GoOnFromCheckpoint(CoordinatorEffects* effects) {
   const wire::View& view = editor_->view();
   const checkpoint::Manifest& manifest = *options_.resume;
   const std::string& folder = options_.resume_folder;
@@ -166,11 +153,12 @@ void Formation::GoOnFromCheckpoint(const std::string& data,
                  absl::StrCat("the job cannot go on from checkpoint ", folder,
                               ": ", why)));
   }
+  const std::string& data_hash = members_->model().data_hash();
   if (!manifest.data_hash().empty() && !data_hash.empty() &&
       manifest.data_hash() != data_hash) {
     effects->warnings.push_back(absl::StrCat(
         "the checkpoint was trained on other examples: ", manifest.data(),
-        ", and the job trains on ", data));
+        ", and the job trains on ", members_->FindWorker(0)->join.data()));
   }
   const Clock end = view.steps_total();
   Clock smallest = end;

@@ -56,10 +56,6 @@ class Formation : public CoordinatorPart {
     links_.Stop();
   }
 
-  // Ends the job if it forms and it is too late for that.
-  void GiveUpIfLate(absl::Time now);
-  // Which connections are left, once it has taken long.
-  void SayLinksLeft(absl::Time now, CoordinatorEffects* effects);
   // The job forms, all have joined, and, where that is asked for, all can
   // connect with each other: it is to begin now. Asks members to try if nobody
   // has asked them yet.
@@ -70,11 +66,13 @@ class Formation : public CoordinatorPart {
   std::vector<wire::Table> Tables() const;
   // The view has its tables, members and phases, and its length: puts the
   // workers where they begin. False if the job cannot begin like this: then it
-  // has ended. `data` and `data_hash`: what is trained on.
-  bool PlaceWorkers(const std::string& data, const std::string& data_hash,
-                    CoordinatorEffects* effects);
+  // has ended.
+  bool PlaceWorkers(CoordinatorEffects* effects);
 
   WakeUp NextWakeUp() const override;
+  // Ends the job if it forms and it is too late for that. Says which
+  // connections are left, once it has taken long.
+  void OnTime(const Moment& moment, CoordinatorEffects* effects) override;
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const override;
 
@@ -87,8 +85,7 @@ class Formation : public CoordinatorPart {
   bool LinksAreThere(absl::Time awake_now, CoordinatorEffects* effects);
   // Places the workers of a job that goes on from a checkpoint, or ends it if
   // it cannot.
-  void GoOnFromCheckpoint(const std::string& data, const std::string& data_hash,
-                          CoordinatorEffects* effects);
+  void GoOnFromCheckpoint(CoordinatorEffects* effects);
   // Empty, or why the tables and steps of this job do not fit its delays, if
   // they are given. Says what it takes to keep to them.
   std::string WhyDelaysUnfit(CoordinatorEffects* effects) const;

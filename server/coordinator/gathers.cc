@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/config/block/bounds.h"
 #include "common/program_place.h"
+#include "common/some_names.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -16,18 +16,11 @@ constexpr char kBeforeTheFirstBatch[] =
     "place 0 is before the first batch, and this worker has joined the job "
     "already";
 
-constexpr size_t kNamedMax = 8;
-
 std::string Names(const std::set<int32_t>& ranks) {
   std::vector<std::string> names;
-  for (const int32_t rank : ranks) {
-    if (names.size() == kNamedMax) {
-      names.push_back(absl::StrCat(ranks.size() - kNamedMax, " more"));
-      break;
-    }
+  for (const int32_t rank : ranks)
     names.push_back(absl::StrCat("worker ", rank));
-  }
-  return absl::StrJoin(names, ", ");
+  return SomeNames(names);
 }
 
 }  // namespace
@@ -100,12 +93,20 @@ std::set<int32_t> Gathers::Missing(const Place& place,
   return missing;
 }
 
+bool Gathers::IsGivenUp(int32_t rank, const Caller& call) {
+  Caller& last = last_calls_[rank];
+  if (last.peer == call.peer && last.call_id > call.call_id) return true;
+  last = call;
+  return false;
+}
+
 void Gathers::Wait(const Place& place, int32_t rank, Entry entry,
                    CoordinatorEffects* effects) {
   const Caller from = entry.from;
   const auto refuse = [&](wire::Code code, const std::string& error) {
     effects->sends.push_back(AnswerTo(from.peer, from.call_id, code, error));
   };
+  if (IsGivenUp(rank, from)) return;
   const size_t bytes_max = GatherBytesMax(options_.workers);
   if (entry.payload.size() > bytes_max) {
     return refuse(
@@ -119,8 +120,7 @@ void Gathers::Wait(const Place& place, int32_t rank, Entry entry,
     const auto before = round->second.find(rank);
     if (before != round->second.end() &&
         before->second.from.peer == from.peer &&
-        before->second.from.call_id >= from.call_id) {
-      if (before->second.from.call_id > from.call_id) return;  // Given up.
+        before->second.from.call_id == from.call_id) {
       return refuse(
           wire::RETRY,
           absl::StrCat("waits for ", Names(Missing(place, round->second))));

@@ -52,7 +52,8 @@ class Gathers {
   explicit Gathers(const Options& options) : options_(options) {}
 
   // A call of a member. Waits, unless it is answered at once. One that waits
-  // already is told for whom, with RETRY.
+  // already is told for whom, with RETRY. A late copy of one that the worker
+  // has given up, since it has made a later call, is ignored.
   void Enter(const Member& worker, const wire::Call& call,
              const Payload& payload, CoordinatorEffects* effects);
   // The same at place 0, for a process that has not joined.
@@ -106,6 +107,9 @@ class Gathers {
   };
   using Round = std::map<int32_t, Entry>;  // By rank.
 
+  // Whether the rank has made a later call since: this is a late copy of one
+  // that it has given up.
+  bool IsGivenUp(int32_t rank, const Caller& call);
   // The worker is at this place, or beyond it.
   void Reach(const Member& worker, const Place& place);
   void Wait(const Place& place, int32_t rank, Entry entry,
@@ -126,6 +130,7 @@ class Gathers {
   const Options options_;
   bool started_ = false;
   std::map<Place, Round> open_;
+  std::map<int32_t, Caller> last_calls_;  // By rank.
   std::map<Incarnation, Position> positions_;
   std::map<uint32_t, Result> kept_of_start_;  // By number.
   size_t bytes_of_start_ = 0;

@@ -68,7 +68,7 @@ GradientWatch::News GradientWatch::OnReport(const run::ServerStats& stats,
 void GradientWatch::Look(const run::NonfiniteGradients& bad,
                          const wire::View& view, News* news) {
   if (!IsNews(bad, &said_nonfinite_)) return;
-  Decide(bad, nonfinite_ == config::Train::SKIP,
+  Decide(bad, train_.nonfinite() == config::Train::SKIP,
          SentenceOf(bad, "with a NaN or an infinity", view),
          "lower the learning rate, look at the data, or skip such gradients "
          "with train { nonfinite: SKIP }",
@@ -78,15 +78,15 @@ void GradientWatch::Look(const run::NonfiniteGradients& bad,
 void GradientWatch::Look(const run::OversizedGradients& bad,
                          const wire::View& view, News* news) {
   // Servers of a job without a bound have nothing to say.
-  if (!bound_.has_value() || !IsNews(bad, &said_oversized_)) return;
+  if (!train_.has_gradient_bound() || !IsNews(bad, &said_oversized_)) return;
   const std::string bound =
       bad.has_last_running_rms()
           ? absl::StrCat("train.gradient_bound.times_running_rms (",
-                         bound_->times_running_rms(), ") times ",
-                         bad.last_running_rms(),
+                         train_.gradient_bound().times_running_rms(),
+                         ") times ", bad.last_running_rms(),
                          ", that of the shard's gradients before it")
           : absl::StrCat("train.gradient_bound.rms (", bad.last_bound(), ")");
-  Decide(bad, bound_->policy() == config::GradientBound::SKIP,
+  Decide(bad, train_.gradient_bound().policy() == config::GradientBound::SKIP,
          SentenceOf(bad,
                     absl::StrCat("whose root mean square is ", bad.last_rms(),
                                  ", above ", bound, ","),

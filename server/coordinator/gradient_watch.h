@@ -25,10 +25,7 @@ class GradientWatch {
     std::optional<wire::JobEnd> end;  // If the job ends.
   };
 
-  // `bound`: that of the job; nullopt: it has none.
-  GradientWatch(config::Train::Nonfinite nonfinite,
-                std::optional<config::GradientBound> bound)
-      : nonfinite_(nonfinite), bound_(std::move(bound)) {}
+  explicit GradientWatch(config::Train train) : train_(std::move(train)) {}
 
   // A server has said how many it has had from whom. `view` is RUNNING; ranks
   // and shards that it does not know are named by number.
@@ -40,8 +37,7 @@ class GradientWatch {
   void Look(const run::OversizedGradients& bad, const wire::View& view,
             News* news);
 
-  const config::Train::Nonfinite nonfinite_;
-  const std::optional<config::GradientBound> bound_;
+  const config::Train train_;
   // Ranks of which a sentence has been said.
   std::set<int32_t> said_nonfinite_;
   std::set<int32_t> said_oversized_;

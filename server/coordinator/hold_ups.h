@@ -30,7 +30,7 @@ class HoldUps : public CoordinatorPart {
   HoldUps(const StallWatch::Options& options, const ViewEditor* editor);
 
   // At the beginning of each event, as of StallWatch::OnTime().
-  void OnTime(absl::Time now) { stalls_.OnTime(now); }
+  void OnEvent(absl::Time now) { stalls_.OnTime(now); }
   // The member has said how it gets on, and what it says can be.
   void OnWorkerStats(const Member& worker, const run::WorkerStats& stats,
                      absl::Time now);

@@ -52,7 +52,7 @@ uint64_t Inspections::NewNumber(absl::Time now) {
 void Inspections::OnInspect(const PeerId& from, const wire::Call& call,
                             bool forming, absl::Time now,
                             CoordinatorEffects* effects) {
-  OnTime(now);
+  ForgetUnwanted(now);
   const wire::Inspect& inspect = call.inspect();
   if (inspect.number() == 0) return Begin(from, call, forming, now, effects);
   const auto open = open_.find(inspect.number());
@@ -210,12 +210,9 @@ void Inspections::Tell(const Open& open, CoordinatorEffects* effects) const {
   for (const Incarnation incarnation : open.missing) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
-    Outgoing out{.to = member->peer, .message = {}};
-    wire::HeartbeatReply& reply = *out.message.header.mutable_heartbeat_reply();
-    reply.set_incarnation(incarnation);
-    reply.set_code(wire::OK);
-    reply.set_records_acked(member->records_acked);
-    *reply.add_inspection() = open.question;
+    Outgoing out = HeartbeatReplyTo(*member);
+    *out.message.header.mutable_heartbeat_reply()->add_inspection() =
+        open.question;
     effects->sends.push_back(std::move(out));
   }
 }
@@ -304,7 +301,7 @@ const wire::Stacks* Inspections::OnInspected(const Member& member,
   }
   bytes_ += part.bytes();
   open.parts.push_back(std::move(part));
-  OnTime(now);
+  ForgetUnwanted(now);
   return nullptr;
 }
 
@@ -316,7 +313,14 @@ void Inspections::Drop(Open* open, size_t parts) {
   }
 }
 
-void Inspections::OnTime(absl::Time now) {
+WakeUp Inspections::NextWakeUp() const {
+  WakeUp next;
+  for (const auto& [number, open] : open_)
+    next.at = std::min(next.at, open.asked_at + kPatience);
+  return next;
+}
+
+void Inspections::ForgetUnwanted(absl::Time now) {
   for (auto open = open_.begin(); open != open_.end();) {
     if (now - open->second.asked_at <= kPatience) {
       ++open;

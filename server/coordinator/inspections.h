@@ -87,7 +87,10 @@ class Inspections : public CoordinatorPart {
   void AskFor(const std::vector<Incarnation>& culprits, absl::Time now,
               CoordinatorEffects* effects);
   // Forgets what nobody waits for.
-  void OnTime(absl::Time now);
+  void OnTime(const Moment& moment, CoordinatorEffects*) override {
+    ForgetUnwanted(moment.now);
+  }
+  WakeUp NextWakeUp() const override;
 
   // What the member is asked and has not answered.
   void PutQuestions(const Member& member, wire::HeartbeatReply* reply) const;
@@ -140,6 +143,8 @@ class Inspections : public CoordinatorPart {
   // Asks those who are missing at once.
   void Tell(const Open& open, CoordinatorEffects* effects) const;
   void Drop(Open* open, size_t parts);
+  // That no user has asked for in kPatience.
+  void ForgetUnwanted(absl::Time now);
   // The oldest ones that are over, beyond kOpenMax of them.
   void ForgetOld();
   const wire::Stacks* KeepStacks(const Member& member,

@@ -149,8 +149,8 @@ void JobOutcome::StopIfRuleMet(const run::MetricRecord& evaluation) {
              evaluation.seconds() - seconds_before_, result);
 }
 
-void JobOutcome::OnTime(absl::Time now) {
-  if (now < StopTime()) return;
+void JobOutcome::OnTime(const Moment& moment, CoordinatorEffects*) {
+  if (moment.now < StopTime()) return;
   run::Result result;
   stopped_by_time_ = true;
   std::string rule = absl::StrCat("train.stop.wall_seconds ",
@@ -163,7 +163,7 @@ void JobOutcome::OnTime(absl::Time now) {
     absl::StrAppend(&rule, ", the last evaluation was of step ",
                     evaluation->second.step());
   }
-  StopByRule(rule, SecondsHere(now), result);
+  StopByRule(rule, SecondsHere(moment.now), result);
 }
 
 void JobOutcome::StopByRule(const std::string& rule, double seconds,

@@ -44,13 +44,10 @@ class JobOutcome : public CoordinatorPart {
         modes_(modes),
         editor_(editor) {}
 
-  // The job is to begin. What is trained on, and its hash, as of JoinRequest;
-  // and how long the job has run in earlier runs, if it goes on from one.
-  void Begin(const std::string& data, const std::string& data_hash,
-             double seconds_before) {
-    data_ = data;
-    data_hash_ = data_hash;
-    seconds_before_ = seconds_before;
+  void OnStart(const JobStart& start, CoordinatorEffects*) override {
+    data_ = members_->FindWorker(0)->join.data();
+    data_hash_ = members_->model().data_hash();
+    seconds_before_ = start.seconds_before;
   }
   const std::string& data() const { return data_; }
   const std::string& data_hash() const { return data_hash_; }
@@ -69,14 +66,13 @@ class JobOutcome : public CoordinatorPart {
   void OnStop(const wire::Stop& stop, const Member* member);
   // No worker has steps left to do. The job goes on until all of them are done.
   void OnTrained(absl::Time now) { trained_at_ = std::min(trained_at_, now); }
-  // A worker is done, or has brought its result.
-  void NoteWorkers() { news_ = true; }
+  void OnNews() override { news_ = true; }
   void OnGone(const GoneMember&, CoordinatorEffects*) override { news_ = true; }
   // Ends the job if all workers are done.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
-  void OnTime(absl::Time now);
   // When the job's time is up.
   WakeUp NextWakeUp() const override { return {.at = StopTime()}; }
+  void OnTime(const Moment& moment, CoordinatorEffects* effects) override;
 
   // Since the job began to run, which it has; in all of its runs.
   double Seconds(absl::Time now) const {
@@ -116,7 +112,7 @@ class JobOutcome : public CoordinatorPart {
   const MemberAccounts* const accounts_;
   const ModeControl* const modes_;
   ViewEditor* const editor_;
-  bool news_ = false;  // Of workers that are done, or gone.
+  bool news_ = false;  // Workers may be done, or gone.
   std::string data_;
   std::string data_hash_;
   absl::Time running_since_ = absl::InfiniteFuture();

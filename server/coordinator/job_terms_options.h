@@ -14,7 +14,8 @@ namespace slackline {
 struct JobTermsOptions {
   std::string job;
   std::string config_hash;
-  // To name the field in which another one differs. Without servers and
+  // Its optimizer is that of tables that come without one; perhaps it has none.
+  // And to name the field in which another one differs. Without servers and
   // workers: it is not known.
   config::ClusterConfig config = {};
   int protocol = 0;
@@ -22,8 +23,7 @@ struct JobTermsOptions {
   int servers = 1;    // Of the config.
   int workers = 1;
   int64_t shard_elements = 65536;
-  config::Optimizer optimizer;  // As in CoordinatorCore::Options.
-  std::string delays_sha256;    // Of recorded delays, in every server.
+  std::string delays_sha256;  // Of recorded delays, in every server.
   // The checkpoint that the job goes on from, which every server has to name;
   // empty: there is none.
   std::string checkpoint_sha256;

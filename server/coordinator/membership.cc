@@ -40,12 +40,26 @@ constexpr absl::Duration kAsksAgainWithin = absl::Seconds(1);
 // Pauses after which a lease is made longer, one after the other.
 constexpr int kGracesMax = 8;
 
+std::string ProcessText(bool is_worker, int32_t index, int64_t pid,
+                        const std::string& host) {
+  return absl::StrCat(is_worker ? "worker " : "server ", index, " (pid ", pid,
+                      " on ", host, ")");
+}
+
 }  // namespace
 
 std::string Describe(const Member& member) {
-  return absl::StrCat(member.worker_role() ? "worker " : "server ",
-                      member.index(), " (pid ", member.join.pid(), " on ",
-                      member.join.host(), ")");
+  return ProcessText(member.worker_role(), member.index(), member.join.pid(),
+                     member.join.host());
+}
+
+Outgoing HeartbeatReplyTo(const Member& member) {
+  Outgoing out{.to = member.peer, .message = {}};
+  wire::HeartbeatReply& reply = *out.message.header.mutable_heartbeat_reply();
+  reply.set_incarnation(member.incarnation);
+  reply.set_code(wire::OK);
+  reply.set_records_acked(member.records_acked);
+  return out;
 }
 
 std::string LostText(const GoneMember& gone) {
@@ -294,12 +308,10 @@ std::string Membership::OnCannotJoin(const wire::CannotJoin& cannot) {
     return "";
   }
   const bool is_worker = cannot.role() == wire::JoinRequest::WORKER;
-  return NoteObstacle(
-      is_worker, cannot.index(),
-      absl::StrCat(is_worker ? "worker " : "server ", cannot.index(), " (pid ",
-                   cannot.pid(), " on ",
-                   Shortened(cannot.host(), kHostBytesMax), ")"),
-      cannot.reason());
+  return NoteObstacle(is_worker, cannot.index(),
+                      ProcessText(is_worker, cannot.index(), cannot.pid(),
+                                  Shortened(cannot.host(), kHostBytesMax)),
+                      cannot.reason());
 }
 
 void Membership::NoteWhyRemoved(Incarnation incarnation,
@@ -356,8 +368,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     const bool is_worker = join.role() == wire::JoinRequest::WORKER;
     answer.refused = NoteObstacle(
         is_worker, join.index(),
-        absl::StrCat(is_worker ? "worker " : "server ", join.index(), " (pid ",
-                     join.pid(), " on ", join.host(), ")"),
+        ProcessText(is_worker, join.index(), join.pid(), join.host()),
         answer.reply.error());
   }
   const bool without_place =
@@ -441,60 +452,78 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   }
   if (!why.empty()) return say(wire::REJECTED, why);
   if (present != nullptr) {
-    // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
-    // Who is heard a lease after the other has come is no process that died.
-    Waiter& waiter = waiters_[{is_worker, join.index()}];
-    if (waiter.token != join.token())
-      waiter = {.token = join.token(), .since = now};
-    if (present->heard - waiter.since >= options_.lease) {
-      return say(wire::REJECTED,
-                 absl::StrCat(Describe(*present),
-                              " holds this place and lives: this is a second "
-                              "process with its --index; end one of the two, "
-                              "or give this one an index of its own"),
-                 wire::JoinReply::PLACE_HELD);
-    }
-    if (is_worker) {
-      Knock& knock = knocks_[join.index()];
-      knock = {.from = from, .join = join, .at = now};
-      knock.join.clear_config();
-    }
-    return say(
-        wire::RETRY,
-        absl::StrCat(Describe(*present), " holds this place",
-                     present->done ? " and has completed its work" : "",
-                     "; it was heard ", MillisecondsText(now - present->heard),
-                     " ago; the place is free when that process ends and its "
-                     "lease of ",
-                     MillisecondsText(options_.lease), " has run out"),
-        wire::JoinReply::PLACE_HELD);
+    SayHeld(from, join, *present, now, &answer.reply);
+    return answer;
   }
   if (is_worker && !why_no_worker.empty())
     return say(wire::RETRY, why_no_worker, wire::JoinReply::NOT_NOW);
-  const Incarnation incarnation = next_incarnation_++;
-  Member& member = members_[incarnation];
-  member.peer = from;
-  if (is_worker) terms_.OnWorker(complete);
-  if (is_worker) complete.clear_table();  // As those of the model.
-  news_ = true;
-  changed_.insert(incarnation);
-  member.join = std::move(complete);
-  member.incarnation = incarnation;
-  member.founder = view.state() == wire::FORMING;
-  Hear(member, now);
-  next_expiry_ = std::min(next_expiry_, member.heard_awake + options_.lease);
-  if (is_worker) {
-    knocks_.erase(join.index());
-    workers_[join.index()] = &member;
-  } else {
-    answer.replaces = !member.founder && join.index() < next_server_;
-    next_server_ = std::max(next_server_, join.index() + 1);
-    servers_[join.index()] = &member;
-  }
-  answer.reply.set_incarnation(incarnation);
+  answer.replaces = !is_worker && view.state() != wire::FORMING &&
+                    join.index() < next_server_;
+  const Member& member =
+      Admit(from, std::move(complete), view.state() == wire::FORMING, now);
+  answer.reply.set_incarnation(member.incarnation);
   name_checkpoint(member);
   answer.joined = &member;
   return say(wire::OK, "");
+}
+
+void Membership::SayHeld(const PeerId& from, const wire::JoinRequest& join,
+                         const Member& present, absl::Time now,
+                         wire::JoinReply* reply) {
+  reply->set_obstacle(wire::JoinReply::PLACE_HELD);
+  // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
+  // Who is heard a lease after the other has come is no process that died.
+  Waiter& waiter = waiters_[{present.worker_role(), join.index()}];
+  if (waiter.token != join.token())
+    waiter = {.token = join.token(), .since = now};
+  if (present.heard - waiter.since >= options_.lease) {
+    reply->set_code(wire::REJECTED);
+    return reply->set_error(
+        absl::StrCat(Describe(present),
+                     " holds this place and lives: this is a second process "
+                     "with its --index; end one of the two, or give this one "
+                     "an index of its own"));
+  }
+  if (present.worker_role()) {
+    Knock& knock = knocks_[join.index()];
+    knock = {.from = from, .join = join, .at = now};
+    knock.join.clear_config();
+  }
+  reply->set_code(wire::RETRY);
+  reply->set_error(absl::StrCat(
+      Describe(present), " holds this place",
+      present.done ? " and has completed its work" : "", "; it was heard ",
+      MillisecondsText(now - present.heard),
+      " ago; the place is free when that process ends and its lease of ",
+      MillisecondsText(options_.lease), " has run out"));
+}
+
+Member& Membership::Admit(const PeerId& from, wire::JoinRequest join,
+                          bool founder, absl::Time now) {
+  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  const Incarnation incarnation = next_incarnation_++;
+  Member& member = members_[incarnation];
+  member.peer = from;
+  if (is_worker) {
+    terms_.OnWorker(join);
+    join.clear_table();  // They are those of the model.
+  }
+  news_ = true;
+  changed_.insert(incarnation);
+  member.join = std::move(join);
+  member.incarnation = incarnation;
+  member.founder = founder;
+  Hear(member, now);
+  next_expiry_ = std::min(next_expiry_, member.heard_awake + options_.lease);
+  const int32_t index = member.index();
+  if (is_worker) {
+    knocks_.erase(index);
+    workers_[index] = &member;
+  } else {
+    next_server_ = std::max(next_server_, index + 1);
+    servers_[index] = &member;
+  }
+  return member;
 }
 
 std::vector<run::MetricRecord> Membership::TakeRecords(

@@ -59,6 +59,8 @@ struct Member {
 
 // "worker 2 (pid 7 on host)".
 std::string Describe(const Member& member);
+// Says nothing yet, and answers no heartbeat.
+Outgoing HeartbeatReplyTo(const Member& member);
 // The end of the job is about this member.
 void PutWho(const Member& member, wire::JobEnd* end);
 // A worker is gone, at its clock.
@@ -233,6 +235,12 @@ class Membership : public CoordinatorPart {
                     absl::Time now);
   // " on host" of the config; empty: it is not known.
   std::string OnHost(bool is_worker, int32_t index) const;
+  // Somebody else has the place.
+  void SayHeld(const PeerId& from, const wire::JoinRequest& join,
+               const Member& present, absl::Time now, wire::JoinReply* reply);
+  // The request is complete: it is a member now.
+  Member& Admit(const PeerId& from, wire::JoinRequest join, bool founder,
+                absl::Time now);
   // A process of a place of the config says, or is told, why it cannot join. As
   // of OnCannotJoin().
   std::string NoteObstacle(bool is_worker, int32_t index,

@@ -25,13 +25,6 @@ const wire::Phase& Last(const wire::View& view) {
   return view.phase(IndexOfLast(view));
 }
 
-// An elastic job may end before all phases of the config have begun.
-Clock EndOfPhase(const wire::View& view, int index) {
-  return index < IndexOfLast(view)
-             ? std::min<Clock>(view.phase(index + 1).from(), EndOf(view))
-             : EndOf(view);
-}
-
 // A phase in which the workers have the model, or the job in one, ends at this
 // clock.
 bool WorkersGiveModelAt(const wire::View& view, Clock clock) {
@@ -112,11 +105,11 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
 
 absl::Status ModeChanger::MayChange(const wire::View& view,
                                     const std::vector<Worker>& workers) const {
-  if (IsEnding()) {
+  if (end_.IsUnderWay()) {
     return absl::FailedPreconditionError(
         "the job is just being ended early, by a user");
   }
-  if (IsCutting()) return CheckpointUnderWay();
+  if (cut_.IsUnderWay()) return CheckpointUnderWay();
   if (agreement_.wish().has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "the mode is just changing from ", ModeText(Last(view).mode()), " to ",
@@ -136,7 +129,7 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
                      ModeText(Last(view).mode())));
   }
   for (const Worker& worker : workers) {
-    if (worker.done || worker.clock + kStepLimitAhead >= EndOf(view)) {
+    if (IsAboutToEnd(worker, view)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the job is about to end: worker ", worker.rank, " has completed ",
           worker.clock, " of ", EndOf(view), " steps"));
@@ -151,17 +144,6 @@ void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
   agreement_.Want(std::move(wish));
 }
 
-bool ModeChanger::EndsSoon(const wire::View& view,
-                           const std::vector<Worker>& workers) {
-  return std::any_of(workers.begin(), workers.end(), [&](const Worker& worker) {
-    return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
-  });
-}
-
-void ModeChanger::WantEnd(const std::string& reason) {
-  if (!IsEnding()) want_end_ = reason;
-}
-
 absl::Status ModeChanger::MayCut(const wire::View& view,
                                  const std::vector<Worker>& workers) const {
   if (view.elastic()) {
@@ -169,38 +151,18 @@ absl::Status ModeChanger::MayCut(const wire::View& view,
         "the job has elastic sampling, and a checkpoint does not have which "
         "examples are done; take static sampling");
   }
-  if (IsEnding()) {
+  if (end_.IsUnderWay()) {
     return absl::OutOfRangeError(
         "the job is just being ended early, by a user");
   }
-  const bool near =
-      std::all_of(workers.begin(), workers.end(), [&](const Worker& worker) {
-        return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
-      });
+  const bool near = std::all_of(
+      workers.begin(), workers.end(),
+      [&](const Worker& worker) { return IsAboutToEnd(worker, view); });
   if (near) {
     return absl::OutOfRangeError(absl::StrCat(
         "the job is about to end by itself, at step ", EndOf(view)));
   }
   return absl::OkStatus();
-}
-
-void ModeChanger::WantCut(const std::string& reason) {
-  SL_CHECK(!IsCutting(), "a checkpoint is under way already");
-  want_cut_ = reason;
-}
-
-std::string ModeChanger::DroppedText(const wire::View& view) const {
-  const wire::ModeChange& to = agreement_.wish()->to;
-  switch (to.to_case()) {
-    case wire::ModeChange::kEnding:
-      return "the job does not end early";
-    case wire::ModeChange::kCutting:
-      return "no checkpoint is taken";
-    default:
-      return absl::StrCat("the mode does not change from ",
-                          ModeText(Last(view).mode()), " to ",
-                          ModeText(to.mode()));
-  }
 }
 
 void ModeChanger::OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
@@ -270,168 +232,50 @@ ModeChanger::News ModeChanger::Advance(const std::vector<Worker>& workers,
   return news;
 }
 
-std::optional<ClockAgreement::Wish> ModeChanger::NextWish() {
-  std::optional<ClockAgreement::Wish> next;
-  // Shards have the one cut or the other.
-  if (shards_cut_) return next;
-  if (want_cut_.has_value()) {
-    next.emplace().to.mutable_cutting();
-    next->reason = *std::exchange(want_cut_, std::nullopt);
-  } else if (want_end_.has_value()) {
-    next.emplace().to.mutable_ending();
-    next->reason = *std::exchange(want_end_, std::nullopt);
-  }
-  return next;
-}
-
 bool ModeChanger::Begin(ViewEditor* editor) {
-  if (!agreement_.wish().has_value()) {
-    std::optional<ClockAgreement::Wish> next = NextWish();
-    if (next.has_value()) agreement_.Want(*std::move(next));
-  }
+  // Shards have the one cut or the other.
+  if (!agreement_.wish().has_value() && !cut_.shards_cut()) cut_.AskFor();
+  if (!agreement_.wish().has_value() && !cut_.shards_cut()) end_.AskFor();
   return agreement_.Open(editor);
-}
-
-Clock ModeChanger::ClockOf(const ClockAgreement::Limits& limits,
-                           const wire::View& view) const {
-  Clock clock = limits.largest;
-  if (agreement_.wish()->to.has_mode())
-    return std::max<Clock>(clock, Last(view).from() + 1);
-  // Where a phase begins, some may have left the one before. To end there they
-  // would have to come into the next; and a cut there would be in two phases.
-  for (const wire::Phase& phase : view.phase()) clock += phase.from() == clock;
-  return clock;
 }
 
 bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
-  const wire::View& view = editor->view();
-  if (!view.has_change()) return false;
+  if (!editor->view().has_change()) return false;
   const ClockAgreement::Limits limits = agreement_.LimitsOf(workers, *editor);
-  std::string dropped;
-  if (agreement_.wish()->to.has_cutting()) {
-    if (!limits.all || workers.empty()) return false;
-    const std::optional<wire::Cut> cut = CutOf(workers, limits, view);
-    if (cut.has_value()) {
-      SettleCut(*cut, editor, news);
-    } else {
-      news->cut_dropped = absl::StrCat("the job ends by itself, at step ",
-                                       EndOf(view), ", before it");
-      news->log.push_back(
-          absl::StrCat(DroppedText(view), ": ", news->cut_dropped));
-    }
-  } else if (const Clock from = ClockOf(limits, view); from >= EndOf(view)) {
-    news->log.push_back(absl::StrCat(DroppedText(view),
-                                     ": the job ends at step ", EndOf(view),
-                                     ", before all workers could"));
-  } else if (limits.all) {
-    SettleAt(from, editor, news);
-  } else {
-    return false;
-  }
-  agreement_.Close(editor);
-  return true;
+  const bool settled =
+      cut_.IsOpen()
+          ? cut_.Settle(workers, limits, editor, &news->log, &news->cut_dropped)
+      : end_.IsOpen() ? end_.Settle(limits, editor, &news->log)
+                      : SettleChange(limits, editor, &news->log);
+  if (settled) agreement_.Close(editor);
+  return settled;
 }
 
-void ModeChanger::SettleAt(Clock from, ViewEditor* editor, News* news) {
+bool ModeChanger::SettleChange(const ClockAgreement::Limits& limits,
+                               ViewEditor* editor,
+                               std::vector<std::string>* log) {
   const wire::View& view = editor->view();
   const ClockAgreement::Wish& wish = *agreement_.wish();
-  if (wish.to.has_ending()) {
-    news->log.push_back(absl::StrCat("the job ends early, at step ", from,
-                                     " of ", view.steps_total(), ": ",
-                                     wish.reason));
-    ended_early_ = wish.reason;
-    return editor->SetEndClock(from);
+  const std::string from = ModeText(Last(view).mode());
+  const std::string to = ModeText(wish.to.mode());
+  const Clock clock = std::max<Clock>(limits.largest, Last(view).from() + 1);
+  if (clock >= EndOf(view)) {
+    log->push_back(TooLateText(
+        absl::StrCat("the mode does not change from ", from, " to ", to),
+        view));
+    return true;
   }
-  const sync::Mode& mode = wish.to.mode();
-  news->log.push_back(absl::StrCat(
-      "the mode changes from ", ModeText(Last(view).mode()), " to ",
-      ModeText(mode), " at step ", from, ": ", wish.reason));
+  if (!limits.all) return false;
+  log->push_back(absl::StrCat("the mode changes from ", from, " to ", to,
+                              " at step ", clock, ": ", wish.reason));
   wire::Phase phase;
-  *phase.mutable_mode() = mode;
-  phase.set_from(from);
+  *phase.mutable_mode() = wish.to.mode();
+  phase.set_from(clock);
   editor->AddPhase(phase);
   agreement_.ForgetTheGone();
   reasons_.push_back(wish.reason);
-}
-
-std::optional<wire::Cut> ModeChanger::CutOf(
-    const std::vector<Worker>& workers, const ClockAgreement::Limits& limits,
-    const wire::View& view) const {
-  const absl::StatusOr<const DelayPlan*> plan = delays_->PlanOf(view);
-  SL_CHECK(plan.ok(), plan.status().ToString());  // The job has begun with it.
-  if (*plan != nullptr) return CutOfPlan(**plan, workers, limits, view);
-  wire::Cut cut;
-  cut.set_number(view.cut().number() + 1);
-  const wire::Phase& phase = view.phase(view.entered());
-  const Clock end = EndOfPhase(view, view.entered());
-  const ModeRule& rule = RuleOf(phase.mode());
-  // Gradients that wait for each other make one update, so all of a clock are
-  // before the cut or none of them; and one phase has all of the limits.
-  const bool each_for_itself =
-      !IsDoneTogether(FirstStepOf(phase)) && !rule.holds_gradients() &&
-      limits.largest <= (end == EndOf(view) ? end : end - 1) &&
-      std::all_of(limits.of.begin(), limits.of.end(),
-                  [&](Clock limit) { return limit >= phase.from(); });
-  if (each_for_itself) {
-    const Clock smallest =
-        *std::min_element(limits.of.begin(), limits.of.end());
-    if (smallest >= EndOf(view)) return std::nullopt;
-    for (size_t i = 0; i < workers.size(); ++i) {
-      wire::Cut::Until& until = *cut.add_until();
-      until.set_rank(workers[i].rank);
-      until.set_incarnation(workers[i].incarnation);
-      until.set_clock(limits.of[i]);
-    }
-    return cut;
-  }
-  const Clock clock = ClockOf(limits, view);
-  if (clock >= EndOf(view)) return std::nullopt;
-  cut.set_clock(clock);
-  cut.set_by_worker(WorkersHaveModel(StepAt(view, clock - 1)));
-  return cut;
-}
-
-std::optional<wire::Cut> ModeChanger::CutOfPlan(
-    const DelayPlan& plan, const std::vector<Worker>& workers,
-    const ClockAgreement::Limits& limits, const wire::View& view) {
-  // Who is gone has done all of its steps, or the job would have ended.
-  const auto count = static_cast<size_t>(plan.workers());
-  std::vector<Clock> at_least(count, EndOf(view));
-  std::vector<Incarnation> lives(count, 0);
-  for (size_t i = 0; i < workers.size(); ++i) {
-    const auto rank = static_cast<size_t>(workers[i].rank);
-    at_least.at(rank) = limits.of[i];
-    lives.at(rank) = workers[i].incarnation;
-  }
-  const std::vector<Clock> clocks = plan.CutAt(at_least);
-  if (*std::min_element(clocks.begin(), clocks.end()) >= EndOf(view))
-    return std::nullopt;
-  wire::Cut cut;
-  cut.set_number(view.cut().number() + 1);
-  for (size_t rank = 0; rank < count; ++rank) {
-    wire::Cut::Until& until = *cut.add_until();
-    until.set_rank(static_cast<int32_t>(rank));
-    until.set_incarnation(lives[rank]);
-    until.set_clock(clocks[rank]);
-  }
-  return cut;
-}
-
-void ModeChanger::SettleCut(const wire::Cut& cut, ViewEditor* editor,
-                            News* news) {
-  std::string where = absl::StrCat("at step ", cut.clock());
-  if (cut.until_size() > 0) {
-    const auto [first, last] = std::minmax_element(
-        cut.until().begin(), cut.until().end(),
-        [](const auto& a, const auto& b) { return a.clock() < b.clock(); });
-    where = absl::StrCat("at the workers' own steps, ", first->clock(), " to ",
-                         last->clock());
-  }
-  news->log.push_back(absl::StrCat("a checkpoint is taken ", where, ": ",
-                                   agreement_.wish()->reason));
-  editor->SetCut(cut);
-  shards_cut_ = true;
+  return true;
 }
 
 bool ModeChanger::Gather(const std::vector<Worker>& workers,
@@ -521,7 +365,7 @@ absl::Status ModeChanger::MayMove(const wire::View& view,
         "the workers hold the model while they all-reduce; shards can move "
         "once the mode has changed");
   }
-  if (IsCutting()) return CheckpointUnderWay();
+  if (cut_.IsUnderWay()) return CheckpointUnderWay();
   if (agreement_.wish().has_value()) return MayChange(view, workers);
   if (entered == IndexOfLast(view)) return absl::OkStatus();
   // A scheduled phase may lie far ahead. How far the workers are is known with
@@ -554,10 +398,8 @@ std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
 
 void ModeChanger::Keep(coordinator::ModesState* state) const {
   agreement_.Keep(state);
-  if (want_cut_.has_value()) state->set_want_cut(*want_cut_);
-  if (want_end_.has_value()) state->set_want_end(*want_end_);
-  state->set_shards_cut(shards_cut_);
-  state->set_ended_early(ended_early_);
+  cut_.Keep(state);
+  end_.Keep(state);
   state->mutable_reason()->Add(reasons_.begin(), reasons_.end());
   state->mutable_arrived()->insert(arrived_.begin(), arrived_.end());
   state->mutable_entered()->insert(entered_.begin(), entered_.end());
@@ -577,10 +419,8 @@ void ModeChanger::Keep(coordinator::ModesState* state) const {
 
 void ModeChanger::Load(const coordinator::ModesState& state) {
   agreement_.Load(state);
-  if (state.has_want_cut()) want_cut_ = state.want_cut();
-  if (state.has_want_end()) want_end_ = state.want_end();
-  shards_cut_ = state.shards_cut();
-  ended_early_ = state.ended_early();
+  cut_.Load(state);
+  end_.Load(state);
   reasons_.assign(state.reason().begin(), state.reason().end());
   arrived_.insert(state.arrived().begin(), state.arrived().end());
   entered_.insert(state.entered().begin(), state.entered().end());

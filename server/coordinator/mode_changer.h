@@ -1,8 +1,9 @@
 // ModeChanger: what the coordinator knows of the job's phases: which are
 // planned, which change is wanted or under way, and how far each worker has
-// come with it (docs/protocols/mode-change.md). And when the job ends, if a
-// user ends it early: that is a change to nothing. And which gradients a
-// checkpoint has (wire::Cut): a change after which the mode is as before.
+// come with it (docs/protocols/mode-change.md). It lets the workers agree on
+// one thing after the other: another mode, a cut (cut_agreement.h), and an
+// early end (early_end.h), which are changes, too: after a cut the mode is as
+// before, and an end is a change to nothing.
 //
 // A change is wanted (perhaps until moves of shards are done), then open (the
 // view has `change`, workers promise where they stop), then it has a clock (the
@@ -29,6 +30,8 @@
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/clock_agreement.h"
+#include "server/coordinator/cut_agreement.h"
+#include "server/coordinator/early_end.h"
 #include "server/coordinator/job_delays.h"
 #include "server/coordinator/view_editor.h"
 
@@ -47,7 +50,12 @@ class ModeChanger {
 
   // `delays` outlives it.
   ModeChanger(const config::Sync& sync, JobDelays* delays)
-      : sync_(sync), delays_(delays) {}
+      : sync_(sync),
+        delays_(delays),
+        cut_(&agreement_, delays),
+        end_(&agreement_) {}
+  ModeChanger(const ModeChanger&) = delete;
+  ModeChanger& operator=(const ModeChanger&) = delete;
 
   // The job begins to run: lists the config's phases in the view, which has the
   // steps already. Returns sentences about phases that will not be.
@@ -61,37 +69,14 @@ class ModeChanger {
   // OK. `reason` says who wants it and why.
   void Want(const sync::Mode& mode, const std::string& reason);
 
-  // The job ends by itself before it could be ended early.
-  static bool EndsSoon(const wire::View& view,
-                       const std::vector<Worker>& workers);
-  // Somebody has ended it early, or is about to.
-  bool IsEnding() const {
-    return want_end_.has_value() || !ended_early_.empty() ||
-           (agreement_.wish().has_value() &&
-            agreement_.wish()->to.has_ending());
-  }
-  // The job is to end as soon as all workers can complete the same steps. Once
-  // more: without effect.
-  void WantEnd(const std::string& reason);
-  // Who has ended the job early and why; empty: nobody has.
-  const std::string& ended_early() const { return ended_early_; }
-
+  // The job is to end early, or is to be cut (only if MayCut() is OK).
+  EarlyEnd& end() { return end_; }
+  const EarlyEnd& end() const { return end_; }
+  CutAgreement& cut() { return cut_; }
+  const CutAgreement& cut() const { return cut_; }
   // OK, or why no cut can be made any more.
   absl::Status MayCut(const wire::View& view,
                       const std::vector<Worker>& workers) const;
-  // The view is to get a cut as soon as no shard moves. Only if MayCut() is OK,
-  // and the cut before is done.
-  void WantCut(const std::string& reason);
-  // A cut is wanted, open, or not yet made by all shards.
-  bool IsCutting() const { return shards_cut_ || WaitsForCut(); }
-  // Of these: the view has not got it yet.
-  bool WaitsForCut() const {
-    return want_cut_.has_value() || (agreement_.wish().has_value() &&
-                                     agreement_.wish()->to.has_cutting());
-  }
-  // No shard needs to make the view's cut any more.
-  void CutDone() { shards_cut_ = false; }
-
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
   void OnStepLimit(Incarnation incarnation, const wire::StepLimit& limit,
@@ -143,33 +128,14 @@ class ModeChanger {
     wire::Entered entered;
   };
 
-  // Completes "...: the job ends".
-  std::string DroppedText(const wire::View& view) const;
-  // nullopt: nothing is wanted that may begin now.
-  std::optional<ClockAgreement::Wish> NextWish();
-  // The clock at which the open change can be, which is none that exists if it
-  // is not below the job's end.
-  Clock ClockOf(const ClockAgreement::Limits& limits,
-                const wire::View& view) const;
-  // The job ends, or the wanted phase begins, at this clock.
-  void SettleAt(Clock from, ViewEditor* editor, News* news);
-  // The cut of workers that do not wait for each other is where each of them
-  // has promised to stop; else it is at one clock for all. nullopt: it would be
-  // at the end of the job.
-  std::optional<wire::Cut> CutOf(const std::vector<Worker>& workers,
-                                 const ClockAgreement::Limits& limits,
-                                 const wire::View& view) const;
-  // The cut of a job whose delays are given: each worker has a clock of its own
-  // there, too, which is often beyond where it has promised to stop.
-  static std::optional<wire::Cut> CutOfPlan(
-      const DelayPlan& plan, const std::vector<Worker>& workers,
-      const ClockAgreement::Limits& limits, const wire::View& view);
-  void SettleCut(const wire::Cut& cut, ViewEditor* editor, News* news);
-
   // Each true if the view changed.
   bool Begin(ViewEditor* editor);
   bool Settle(const std::vector<Worker>& workers, ViewEditor* editor,
               News* news);
+  // The change to another mode is open. True once the view has the phase, or it
+  // is dropped.
+  bool SettleChange(const ClockAgreement::Limits& limits, ViewEditor* editor,
+                    std::vector<std::string>* log);
   bool Gather(const std::vector<Worker>& workers, ViewEditor* editor) const;
   bool Enter(const std::vector<Worker>& workers, double seconds,
              ViewEditor* editor, News* news);
@@ -179,11 +145,8 @@ class ModeChanger {
   const config::Sync sync_;
   JobDelays* const delays_;
   ClockAgreement agreement_;
-  // After that one, the cut before the end. Why.
-  std::optional<std::string> want_cut_;
-  std::optional<std::string> want_end_;
-  bool shards_cut_ = false;  // Shards may still have to make the view's cut.
-  std::string ended_early_;
+  CutAgreement cut_;
+  EarlyEnd end_;
   std::vector<std::string> reasons_;  // Of each phase of the view.
   std::map<Incarnation, Clock> arrived_;
   std::map<Incarnation, int> entered_;          // Index of the last phase.

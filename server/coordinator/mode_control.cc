@@ -49,7 +49,7 @@ std::vector<ModeChanger::Worker> ModeControl::Workers() const {
   return workers;
 }
 
-void ModeControl::Start(CoordinatorEffects* effects) {
+void ModeControl::OnStart(const JobStart&, CoordinatorEffects* effects) {
   for (std::string& sentence : changer_.Start(editor_))
     effects->log.push_back(std::move(sentence));
   if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
@@ -165,7 +165,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
   if (view.state() == wire::FINISHED) return "has finished already";
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
-  if (changer_.IsEnding()) return "is being ended early already";
+  if (changer_.end().IsUnderWay()) return "is being ended early already";
   // Who asks twice, or late, must not lose the model by that.
   if (members_->AllTrained()) {
     return absl::StrCat(
@@ -173,7 +173,10 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         ", and ends when all of its programs have come to their end; the model "
         "is evaluated and kept");
   }
-  if (ModeChanger::EndsSoon(view, workers)) {
+  // Before it could be ended early.
+  if (std::any_of(workers.begin(), workers.end(), [&](const auto& worker) {
+        return IsAboutToEnd(worker, view);
+      })) {
     return absl::StrCat("ends by itself at step ", EndOf(view),
                         ", which is near; the model is evaluated and kept");
   }
@@ -184,7 +187,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         "only be stopped at once, without a model"));
   }
   const std::string reason = Shortened(finish.reason(), kFinishReasonBytesMax);
-  changer_.WantEnd(reason);
+  changer_.end().Want(reason);
   news_ = true;
   effects->log.push_back(absl::StrCat("the job is to end early: ", reason));
   std::string text = absl::StrCat(
@@ -209,12 +212,12 @@ absl::Status ModeControl::MayCut() const {
 }
 
 void ModeControl::WantCut(const std::string& reason) {
-  changer_.WantCut(reason);
+  changer_.cut().Want(reason);
   news_ = true;
 }
 
 void ModeControl::CutDone() {
-  changer_.CutDone();
+  changer_.cut().Done();
   news_ = true;
 }
 
@@ -298,14 +301,6 @@ absl::Status ModeControl::Load(const StateReader& reader, const Moment&,
     return reader.Broken("modes", "it does not fit the view");
   }
   changer_.Load(state);
-  // The Checkpointer knows of the same cut.
-  coordinator::CheckpointsState checkpoints;
-  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
-  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
-  if (editor_->running() &&
-      (WaitsForCut() != waits || (IsCutting() && !checkpoints.under_way()))) {
-    return reader.Broken("checkpoints", "they do not fit the cut under way");
-  }
   if (state.policy()) SwitchPolicyOn(effects);
   news_ = true;
   return absl::OkStatus();

@@ -37,8 +37,7 @@ class ModeControl : public CoordinatorPart {
   ModeControl(const Options& options, JobDelays* delays,
               const Membership* members, ViewEditor* editor);
 
-  // The job begins to run: the view has its length.
-  void Start(CoordinatorEffects* effects);
+  void OnStart(const JobStart& start, CoordinatorEffects* effects) override;
 
   // What a worker says about phases: step_limit, arrive, entered or regroup. It
   // ends the job if the workers' models differ.
@@ -50,13 +49,15 @@ class ModeControl : public CoordinatorPart {
   absl::StatusOr<std::string> OnFinish(const wire::Finish& finish,
                                        CoordinatorEffects* effects);
   // Who has ended the job early and why; empty: nobody has.
-  const std::string& ended_early() const { return changer_.ended_early(); }
+  const std::string& ended_early() const {
+    return changer_.end().ended_early();
+  }
   // As in ModeChanger.
   absl::Status MayCut() const;
   void WantCut(const std::string& reason);
   void CutDone();
-  bool IsCutting() const { return changer_.IsCutting(); }
-  bool WaitsForCut() const { return changer_.WaitsForCut(); }
+  bool IsCutting() const { return changer_.cut().IsUnderWay(); }
+  bool WaitsForCut() const { return changer_.cut().IsAwaited(); }
   // Why the cut that was wanted will not be; empty: that has not happened.
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
@@ -64,12 +65,16 @@ class ModeControl : public CoordinatorPart {
   void OnServerStats(int32_t server, const run::ServerStats& stats);
   // Others own the shards of a server from the next view on, if it had any.
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
-  // A worker is gone or done, or moves are done.
-  void NoteNews() { news_ = true; }
+  // A worker is done, moves are done, or the job has got its end: a change may
+  // have waited for that.
+  void OnNews() override { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at
   // NextWakeUp().
   void AskPolicy(absl::Time now, CoordinatorEffects* effects);
   WakeUp NextWakeUp() const override;
+  void OnTime(const Moment& moment, CoordinatorEffects* effects) override {
+    AskPolicy(moment.now, effects);
+  }
 
   // Brings the view up to all of that. True if the view changed.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;

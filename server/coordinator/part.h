@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -28,6 +29,15 @@ struct Moment {
 };
 
 struct Member;  // membership.h
+
+// With what the job begins.
+struct JobStart {
+  Moment moment;
+  // As the members bring them. Of a job that goes on from a checkpoint their
+  // values are there.
+  std::vector<wire::Table> tables;
+  double seconds_before = 0;  // It has run for so long in earlier runs.
+};
 
 // Somebody is no member any more, whatever its state was.
 struct GoneMember {
@@ -55,6 +65,9 @@ class CoordinatorPart {
 
   // Somebody has joined.
   virtual void OnJoined(const Member&, CoordinatorEffects*) {}
+  // The job is to begin: the view has its members and its length. Puts its own
+  // share into the view.
+  virtual void OnStart(const JobStart&, CoordinatorEffects*) {}
   // The job begins to run: the view has its tables, members, phases and length.
   virtual void OnRunning(const Moment&, CoordinatorEffects*) {}
   // A member is gone. The view has a worker no longer, unless the job has
@@ -69,7 +82,8 @@ class CoordinatorPart {
   // (PartList::Advance()). Asked again without news, it changes nothing and
   // returns false.
   virtual bool Advance(const Moment&, CoordinatorEffects*) { return false; }
-  // Some part has returned true: what waits for others may go on.
+  // Some part has returned true, or has learned of something for which others
+  // wait: what waits may go on.
   virtual void OnNews() {}
   // The job has ended in this event, however. Advance() follows once more.
   virtual void OnEnded(const Moment&, CoordinatorEffects*) {}
@@ -88,8 +102,11 @@ class CoordinatorPart {
     return absl::OkStatus();
   }
 
-  // What it does then, it does in the event at that time.
+  // What it does then, it does in OnTime(), in an event at that time or later.
   virtual WakeUp NextWakeUp() const { return {}; }
+  // Some of the time has passed. Leases have run out, and the job has begun if
+  // all were there.
+  virtual void OnTime(const Moment&, CoordinatorEffects*) {}
 
   // What it knows of the job, for people: now, and when all is over. Other
   // parts set other fields.

@@ -10,6 +10,10 @@ void PartList::OnJoined(const Member& member, CoordinatorEffects* effects) {
   for (CoordinatorPart* const part : parts_) part->OnJoined(member, effects);
 }
 
+void PartList::OnStart(const JobStart& start, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnStart(start, effects);
+}
+
 void PartList::OnRunning(const Moment& moment, CoordinatorEffects* effects) {
   for (CoordinatorPart* const part : parts_) part->OnRunning(moment, effects);
 }
@@ -26,9 +30,13 @@ void PartList::Advance(const Moment& moment, CoordinatorEffects* effects) {
       continue;
     }
     SL_CHECK(++news <= kNewsMax, "the parts of the coordinator find no end");
-    for (CoordinatorPart* const part : parts_) part->OnNews();
+    OnNews();
     i = 0;
   }
+}
+
+void PartList::OnNews() {
+  for (CoordinatorPart* const part : parts_) part->OnNews();
 }
 
 void PartList::OnEnded(const Moment& moment, CoordinatorEffects* effects) {
@@ -58,6 +66,10 @@ WakeUp PartList::NextWakeUp() const {
     next.awake = std::min(next.awake, own.awake);
   }
   return next;
+}
+
+void PartList::OnTime(const Moment& moment, CoordinatorEffects* effects) {
+  for (CoordinatorPart* const part : parts_) part->OnTime(moment, effects);
 }
 
 void PartList::PutStatus(const StatusQuestion& question,

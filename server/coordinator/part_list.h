@@ -19,6 +19,7 @@ class PartList {
       : parts_(std::move(parts)) {}
 
   void OnJoined(const Member& member, CoordinatorEffects* effects);
+  void OnStart(const JobStart& start, CoordinatorEffects* effects);
   void OnRunning(const Moment& moment, CoordinatorEffects* effects);
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects);
 
@@ -28,6 +29,8 @@ class PartList {
   // Fatal after kNewsMax news: then two parts have news of each other for ever.
   void Advance(const Moment& moment, CoordinatorEffects* effects);
   static constexpr int kNewsMax = 100;
+  // A message says what parts may wait for.
+  void OnNews();
   void OnEnded(const Moment& moment, CoordinatorEffects* effects);
   void AnswerCalls(CoordinatorEffects* effects);
 
@@ -38,6 +41,7 @@ class PartList {
 
   // The earliest of all.
   WakeUp NextWakeUp() const;
+  void OnTime(const Moment& moment, CoordinatorEffects* effects);
 
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const;

@@ -11,10 +11,12 @@
 
 namespace slackline {
 
-Placement::Placement(const Rebalancer::Options& options, int host_server,
-                     Membership* members, const ModeControl* modes,
-                     Copies* copies, ViewEditor* editor)
+Placement::Placement(const Rebalancer::Options& options, int64_t shard_elements,
+                     int host_server, Membership* members,
+                     const ModeControl* modes, Copies* copies,
+                     ViewEditor* editor)
     : options_(options),
+      shard_elements_(shard_elements),
       host_server_(host_server),
       members_(members),
       modes_(modes),
@@ -22,15 +24,14 @@ Placement::Placement(const Rebalancer::Options& options, int host_server,
       editor_(editor),
       rebalancer_(options) {}
 
-void Placement::Start(const std::vector<wire::Table>& tables,
-                      int64_t shard_elements, absl::Time now) {
+void Placement::OnStart(const JobStart& start, CoordinatorEffects*) {
   std::vector<Owner> threads;
   for (const auto& [index, server] : members_->servers()) {
     for (int t = 0; t < server->join.thread_size(); ++t)
       threads.push_back({index, t});
   }
-  editor_->PlaceTables(tables, threads, shard_elements);
-  PutOffPlan(now);
+  editor_->PlaceTables(start.tables, threads, shard_elements_);
+  PutOffPlan(start.moment.now);
 }
 
 void Placement::KeepHost(CoordinatorEffects* effects) {
@@ -175,7 +176,8 @@ absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,
   return plan;
 }
 
-void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
+void Placement::OnTime(const Moment& moment, CoordinatorEffects* effects) {
+  const absl::Time now = moment.now;
   if (now < next_plan_) return;
   PutOffPlan(now);
   if (!MayMove().ok() || !rebalancer_.idle()) return;

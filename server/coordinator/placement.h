@@ -26,13 +26,12 @@ class Placement : public CoordinatorPart {
  public:
   // The others outlive it.
   // `host_server` has the coordinator in its process, and has to stay.
-  Placement(const Rebalancer::Options& options, int host_server,
-            Membership* members, const ModeControl* modes, Copies* copies,
-            ViewEditor* editor);
+  Placement(const Rebalancer::Options& options, int64_t shard_elements,
+            int host_server, Membership* members, const ModeControl* modes,
+            Copies* copies, ViewEditor* editor);
 
-  // The job begins to run: places the tables on all servers' threads.
-  void Start(const std::vector<wire::Table>& tables, int64_t shard_elements,
-             absl::Time now);
+  // Places the tables on all servers' threads.
+  void OnStart(const JobStart& start, CoordinatorEffects* effects) override;
 
   // Of a coordinator that goes on with a job: a server that was to be drained
   // when it took over stays, as the coordinator does.
@@ -52,8 +51,8 @@ class Placement : public CoordinatorPart {
   // since the job began to run.
   Arrivals OnServerStats(const Member& server, double seconds, absl::Time now,
                          CoordinatorEffects* effects);
-  void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
   WakeUp NextWakeUp() const override;
+  void OnTime(const Moment& moment, CoordinatorEffects* effects) override;
   // The moves of a server go with it.
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
   // A server has joined the running job in place of one that is gone: what the
@@ -62,7 +61,6 @@ class Placement : public CoordinatorPart {
   void OnReplaced() { round_due_ = true; }
 
   // There may be room for a move that had to wait.
-  void NoteNews() { news_ = true; }
   void OnNews() override { news_ = true; }
   // Orders what can start now, if there is news.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
@@ -91,6 +89,7 @@ class Placement : public CoordinatorPart {
                      CoordinatorEffects* effects);
 
   const Rebalancer::Options options_;
+  const int64_t shard_elements_;
   const int host_server_;
   Membership* const members_;
   const ModeControl* const modes_;

@@ -145,10 +145,20 @@ void Rebalancer::Observe(const std::vector<Server>& servers, absl::Time now) {
   }
 }
 
-absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
-                                           const std::vector<Server>& servers,
-                                           Aim aim, absl::Time now) const {
+struct Rebalancer::Measured {
   std::vector<PlannerThread> threads;
+  std::vector<PlannerShard> shards;
+  // Of each shard and each thread, as people are told them: of the thread's own
+  // time, not of the reference's.
+  std::vector<double> busy;
+  std::vector<double> utilisation;
+};
+
+absl::StatusOr<Rebalancer::Measured> Rebalancer::Measure(
+    const View& view, const std::vector<Server>& servers,
+    absl::Time now) const {
+  Measured measured;
+  auto& [threads, shards, busy, utilisation] = measured;
   std::map<Owner, int> index_of;
   const std::vector<ThreadSpeed> speeds = SpeedsOf(servers);
   for (const Server& server : servers) {
@@ -165,7 +175,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
                          .accepts = !server.draining});
     }
   }
-  std::vector<PlannerShard> shards(static_cast<size_t>(view.shard_count()));
+  shards.resize(static_cast<size_t>(view.shard_count()));
   for (int32_t id = 0; id < view.shard_count(); ++id) {
     const ShardId shard{id};
     PlannerShard& planned = shards[static_cast<size_t>(id)];
@@ -183,9 +193,8 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   for (const run::PlannedMove& move : wanted_) {
     shards[static_cast<size_t>(move.shard())].pinned = true;
   }
-  // As people are told them: of the thread's own time, not of the reference's.
-  std::vector<double> busy(shards.size(), 0);
-  std::vector<double> utilisation(threads.size(), 0);
+  busy.resize(shards.size(), 0);
+  utilisation.resize(threads.size(), 0);
   for (const Server& server : servers) {
     const double factor = IoFactor(*server.stats);
     for (const run::ThreadLoad& load : server.stats->thread()) {
@@ -213,6 +222,13 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
       }
     }
   }
+  return measured;
+}
+
+absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
+                                           const std::vector<Server>& servers,
+                                           Aim aim, absl::Time now) const {
+  SL_ASSIGN_OR_RETURN(const Measured measured, Measure(view, servers, now));
   const config::Rebalance& config = options_.config;
   PlannerOptions options;
   options.target = config.target();
@@ -227,8 +243,14 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   options.bytes_max = int64_t{config.budget_mib()} << 20;
   options.moves_max = config.moves_max();
   options.split_elements_min = options_.split_elements_min;
-  const PlannerResult result = slackline::PlanMoves(threads, shards, options);
+  return PlanOf(
+      slackline::PlanMoves(measured.threads, measured.shards, options),
+      measured, view);
+}
 
+run::Plan Rebalancer::PlanOf(const PlannerResult& result,
+                             const Measured& measured, const View& view) const {
+  const auto& [threads, shards, busy, utilisation] = measured;
   std::vector<double> reference;
   for (const PlannerThread& thread : threads)
     reference.push_back(thread.background / thread.capacity);

@@ -21,6 +21,8 @@
 
 namespace slackline {
 
+struct PlannerResult;  // planner.h
+
 class Rebalancer {
  public:
   struct Options {
@@ -102,6 +104,15 @@ class Rebalancer {
   run::Percentiles PauseMicros() const;
 
  private:
+  struct Measured;
+
+  // What the servers have said of their threads and shards, for the planner.
+  absl::StatusOr<Measured> Measure(const View& view,
+                                   const std::vector<Server>& servers,
+                                   absl::Time now) const;
+  // For people, and as moves that can be ordered.
+  run::Plan PlanOf(const PlannerResult& result, const Measured& measured,
+                   const View& view) const;
   double CapacityOf(Owner thread) const {
     const auto found = capacities_.find(thread);
     return found == capacities_.end() ? 1 : found->second;

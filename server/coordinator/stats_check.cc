@@ -14,8 +14,6 @@ constexpr size_t kProgressBytesMax = 4096;
 constexpr int kRanksMax = 4096;
 constexpr int kServersMax = 4096;
 constexpr int kRecentStepsMax = 20;
-// Sums of such numbers stay far from overflow.
-constexpr int64_t kCountMax = int64_t{1} << 50;
 
 bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
 

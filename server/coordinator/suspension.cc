@@ -100,19 +100,18 @@ WakeUp Suspension::NextWakeUp() const {
 }
 
 void Suspension::Keep(absl::Time, KeptState* kept) {
-  coordinator::CheckpointsState state = checkpointer_->ToKeep();
-  if (reason_.has_value()) state.set_suspends(*reason_);
-  kept->Put("checkpoints", state);
+  if (!reason_.has_value()) return;
+  coordinator::SuspensionState state;
+  state.set_reason(*reason_);
+  kept->Put("suspension", state);
 }
 
 absl::Status Suspension::Load(const StateReader& reader, const Moment& moment,
                               CoordinatorEffects*) {
-  if (editor_->view().phase_size() == 0) return absl::OkStatus();
-  coordinator::CheckpointsState state;
-  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &state));
-  checkpointer_->Restore(state, moment.now);
-  if (!state.has_suspends()) return absl::OkStatus();
-  reason_ = state.suspends();
+  if (!reader.Has("suspension")) return absl::OkStatus();
+  coordinator::SuspensionState state;
+  SL_RETURN_IF_ERROR(reader.Read("suspension", &state));
+  reason_ = state.reason();
   gives_up_at_ = moment.awake + options_.timeout;
   return absl::OkStatus();
 }

@@ -54,8 +54,7 @@ class Suspension : public CoordinatorPart {
   // and when that has news. Takes its answer off once the job has ended, too.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
   WakeUp NextWakeUp() const override;
-  // Together with the Checkpointer's state, which has the same key. The time
-  // for it begins anew.
+  // The time for it begins anew.
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;

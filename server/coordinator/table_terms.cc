@@ -78,7 +78,7 @@ void CompleteTables(const JobTermsOptions& job, wire::JoinRequest* join) {
   for (wire::Table& table : *join->mutable_table()) {
     config::Optimizer& optimizer = *table.mutable_optimizer();
     if (optimizer.kind_case() == config::Optimizer::KIND_NOT_SET)
-      optimizer = job.optimizer;
+      optimizer = job.config.optimizer();
     WriteScalarDefaults(&optimizer);
   }
 }

@@ -53,7 +53,7 @@ CoordinatorCore::Options JobOptions() {
   options.config_hash = "hash";
   options.servers = 1;
   options.workers = kWorkers;
-  options.sync.mutable_bsp();
+  options.config.mutable_sync()->mutable_bsp();
   options.shard_elements = kShardElements;
   return options;
 }

@@ -72,7 +72,7 @@ class CoordinatorThreadTest : public ::testing::Test {
   CoordinatorThreadTest() {
     options_.core.job = "job";
     options_.core.config_hash = "hash";
-    options_.core.lease = absl::Seconds(1);
+    options_.core.config.mutable_limits()->set_lease_ms(1000);
     options_.endpoint = kEndpoint;
     options_.folder = folder_.path();
     summary_ = folder_.path() + "/summary.json";
@@ -327,7 +327,7 @@ class RecoveredCoordinatorTest : public CoordinatorThreadTest {
  protected:
   RecoveredCoordinatorTest() {
     options_.core.run = 9;
-    options_.core.lease = absl::Seconds(3);
+    options_.core.config.mutable_limits()->set_lease_ms(3000);
   }
   ~RecoveredCoordinatorTest() override { thread_.reset(); }  // Uses memory_.
 
@@ -534,14 +534,14 @@ class HangingDiskTest : public CoordinatorThreadTest {
 };
 
 TEST_F(HangingDiskTest, TheSummaryIsWrittenAfterTheTimeForIt) {
-  options_.save_timeout = absl::Milliseconds(1);
+  options_.core.config.mutable_limits()->set_save_timeout_ms(1);
   RunUntilItHangs();
   EXPECT_EQ(thread_->Finish(), absl::OkStatus());
   ExpectSummaryWithoutIt();
 }
 
 TEST_F(HangingDiskTest, WhoInterruptsItNeedNotWait) {
-  options_.save_timeout = absl::Hours(24);
+  options_.core.config.mutable_limits()->set_save_timeout_ms(86400000);
   std::string waits;
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(
@@ -562,7 +562,8 @@ TEST_F(CoordinatorThreadTest, TheBestCheckpointIsWrittenDownAndReported) {
   const std::string root = folder_.path() + "/checkpoints";
   options_.core.checkpoint_root = root;
   options_.core.run = 9;
-  options_.core.checkpoint.set_best_by(config::Checkpoint::ACCURACY);
+  options_.core.config.mutable_checkpoint()->set_best_by(
+      config::Checkpoint::ACCURACY);
   std::filesystem::create_directories(root);
   std::ofstream(root + "/best.json") << "{";  // Not believed.
   StartJob();
@@ -661,7 +662,7 @@ TEST_F(CoordinatorThreadTest, WhatRunsOfTheFolderHaveLeftIsRemoved) {
 
 TEST_F(CoordinatorThreadTest, ASummaryThatCannotBeWrittenIsAnError) {
   std::filesystem::create_directory(summary_);
-  options_.save_timeout = absl::ZeroDuration();
+  options_.core.config.mutable_limits()->set_save_timeout_ms(0);
   RunJob();
   EXPECT_THAT(std::string(thread_->Finish().message()),
               AllOf(HasSubstr("its summary could not be written in 1 try"),
@@ -684,7 +685,7 @@ TEST_F(CoordinatorThreadTest, ItIsTriedAgainUntilThereIsRoom) {
 
 TEST_F(CoordinatorThreadTest, WhoInterruptsItNeedNotWait) {
   std::filesystem::create_directory(summary_);
-  options_.save_timeout = absl::Hours(24);
+  options_.core.config.mutable_limits()->set_save_timeout_ms(86400000);
   RunJob();
   std::future<absl::Status> finished =
       std::async(std::launch::async, [this] { return thread_->Finish(); });

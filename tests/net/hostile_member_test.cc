@@ -106,7 +106,7 @@ class HostileMemberTest : public ::testing::Test {
     CoordinatorThread::Options options;
     options.core.job = "job";
     options.core.config_hash = "hash";
-    options.core.lease = absl::Minutes(10);
+    options.core.config.mutable_limits()->set_lease_ms(600000);
     options.endpoint = kEndpoint;
     auto thread = CoordinatorThread::Start(transport_, options);
     EXPECT_TRUE(thread.ok()) << thread.status();

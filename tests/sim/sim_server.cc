@@ -80,6 +80,10 @@ void Falsify(const ShardCore& core, ShardId shard,
   Falsify(core.MachineOf(shard), change);
 }
 
+int32_t Milliseconds(absl::Duration duration) {
+  return static_cast<int32_t>(absl::ToInt64Milliseconds(duration));
+}
+
 CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
                                             int host = 0,
                                             bool host_has_joined = false) {
@@ -89,41 +93,49 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.config_hash = kConfigHash;
   options.servers = scenario.servers;
   options.workers = scenario.workers;
-  PutConfiguredMode(scenario.mode, &options.sync);
+  PutConfiguredMode(scenario.mode, options.config.mutable_sync());
   if (!scenario.modes.later.empty()) {
     const auto end_at = [&](Clock end) {
-      options.sync.mutable_phase()->rbegin()->set_until_epoch(
+      options.config.mutable_sync()->mutable_phase()->rbegin()->set_until_epoch(
           static_cast<double>(end) / static_cast<double>(scenario.steps));
     };
-    options.sync.clear_mode();
-    PutConfiguredMode(scenario.mode, options.sync.add_phase());
+    options.config.mutable_sync()->clear_mode();
+    PutConfiguredMode(scenario.mode,
+                      options.config.mutable_sync()->add_phase());
     for (const Modes::Phase& phase : scenario.modes.later) {
       end_at(phase.from);
-      PutConfiguredMode(phase.mode, options.sync.add_phase());
+      PutConfiguredMode(phase.mode, options.config.mutable_sync()->add_phase());
     }
   }
   options.shard_elements = scenario.shard_elements;
-  options.optimizer = scenario.optimizer;
-  options.lease = scenario.lease;
-  options.start_timeout = scenario.start_timeout;
+  *options.config.mutable_optimizer() = scenario.optimizer;
+  options.config.mutable_limits()->set_lease_ms(Milliseconds(scenario.lease));
+  options.config.mutable_limits()->set_start_timeout_ms(
+      Milliseconds(scenario.start_timeout));
   options.try_links = scenario.tries_links;
-  options.rebalance.config = scenario.placement.rebalance;
-  options.rebalance.split_elements_min = 2;
-  options.replicas = scenario.replicas;
-  options.stop = scenario.stop;
-  options.gradient_bound = scenario.gradient_bound;
-  options.stall_timeout = scenario.stall_timeout();
+  *options.config.mutable_rebalance() = scenario.placement.rebalance;
+  options.split_elements_min = 2;
+  options.config.set_replicas(scenario.replicas);
+  *options.config.mutable_train()->mutable_stop() = scenario.stop;
+  if (scenario.gradient_bound.has_value()) {
+    *options.config.mutable_train()->mutable_gradient_bound() =
+        *scenario.gradient_bound;
+  }
+  options.config.mutable_limits()->set_stall_timeout_ms(
+      Milliseconds(scenario.stall_timeout()));
   options.delays = scenario.planted_cut_delays.has_value()
                        ? std::make_shared<const DelaySource>(
                              DelaySource::OfTrace(*scenario.planted_cut_delays))
                        : DelaysOf(scenario);
   // Given delays are those of one seed.
-  options.seed = scenario.resume != nullptr && scenario.mode.has_delays()
-                     ? static_cast<uint64_t>(scenario.resume->manifest.seed())
-                     : scenario.seed;
-  options.save_timeout = scenario.lease * scenario.save_leases;
+  options.config.mutable_train()->set_seed(
+      scenario.resume != nullptr && scenario.mode.has_delays()
+          ? scenario.resume->manifest.seed()
+          : static_cast<int64_t>(scenario.seed));
+  options.config.mutable_limits()->set_save_timeout_ms(
+      Milliseconds(scenario.lease * scenario.save_leases));
   if (!scenario.RefusesCheckpoints())
-    options.checkpoint = scenario.checkpoints.config;
+    *options.config.mutable_checkpoint() = scenario.checkpoints.config;
   options.checkpoint_root = kFolder;
   options.mode = ModeText(scenario.mode);
   options.coordinator_may_return = scenario.recovers;

@@ -59,13 +59,12 @@ inline std::unique_ptr<CoordinatorThread> StartCoordinator(
                   .build = {},
                   .servers = shape.servers,
                   .workers = shape.workers,
-                  .sync = shape.sync,
-                  .shard_elements = shape.shard_elements,
-                  .optimizer = shape.optimizer,
-                  .lease = shape.lease,
-                  .rebalance = {},
-                  .stop = {},
-                  .checkpoint = {}};
+                  .shard_elements = shape.shard_elements};
+  config::ClusterConfig& config = options.core.config;
+  *config.mutable_sync() = shape.sync;
+  *config.mutable_optimizer() = shape.optimizer;
+  config.mutable_limits()->set_lease_ms(
+      static_cast<int32_t>(absl::ToInt64Milliseconds(shape.lease)));
   options.endpoint = shape.coordinator;
   return Must(CoordinatorThread::Start(transport, options));
 }

@@ -33,7 +33,7 @@ class CheckpointTest : public PlacementTest {
     options_.checkpoint_root = "runs/a/checkpoints";
     options_.run = 77;
     options_.mode = "bsp";
-    options_.seed = 5;
+    options_.config.mutable_train()->set_seed(5);
     options_.build.set_version("1.2");
     steps_total_ = 100;
     Restart();
@@ -42,9 +42,10 @@ class CheckpointTest : public PlacementTest {
   void StartIn(const std::string& mode) {
     const sync::Mode wanted = ModeOf(mode);
     if (wanted.has_ssp()) {
-      options_.sync.mutable_ssp()->set_staleness(wanted.ssp().staleness());
+      options_.config.mutable_sync()->mutable_ssp()->set_staleness(
+          wanted.ssp().staleness());
     } else if (wanted.has_allreduce()) {
-      options_.sync.mutable_allreduce();
+      options_.config.mutable_sync()->mutable_allreduce();
     }
     options_.mode = mode;
     Restart();
@@ -240,7 +241,7 @@ TEST_F(CheckpointTest, IsRefusedWithTheReason) {
 }
 
 TEST_F(CheckpointTest, IsRefusedInAnElasticJob) {
-  options_.checkpoint.set_every_steps(10);
+  options_.config.mutable_checkpoint()->set_every_steps(10);
   Restart();
   for (const PeerId& peer : {Server(0), Server(1)}) Join(peer);
   Effects started;
@@ -274,7 +275,7 @@ TEST_F(CheckpointTest, WhoAsksIsToldThatTheJobEndsFirst) {
 // ---- The config's times -----------------------------------------------------
 
 TEST_F(CheckpointTest, IsTakenWhenTheSlowestWorkerHasCompletedSoManySteps) {
-  options_.checkpoint.set_every_steps(10);
+  options_.config.mutable_checkpoint()->set_every_steps(10);
   Restart();
   StartJob();
   TellClocks(25, 9);
@@ -292,8 +293,8 @@ TEST_F(CheckpointTest, IsTakenWhenTheSlowestWorkerHasCompletedSoManySteps) {
 }
 
 TEST_F(CheckpointTest, IsTakenAfterEpochsAndWhichComesFirst) {
-  options_.checkpoint.set_every_steps(50);
-  options_.checkpoint.set_every_epochs(0.2);
+  options_.config.mutable_checkpoint()->set_every_steps(50);
+  options_.config.mutable_checkpoint()->set_every_epochs(0.2);
   Restart();
   StartJob();
   TellClocks(19, 19);
@@ -303,7 +304,7 @@ TEST_F(CheckpointTest, IsTakenAfterEpochsAndWhichComesFirst) {
 }
 
 TEST_F(CheckpointTest, IsTakenAfterSoMuchTime) {
-  options_.checkpoint.set_every_seconds(30);
+  options_.config.mutable_checkpoint()->set_every_seconds(30);
   Restart();
   StartJob();
   EXPECT_LE(core_->NextWakeup(), now_ + absl::Seconds(31));
@@ -321,8 +322,8 @@ TEST_F(CheckpointTest, IsTakenAfterSoMuchTime) {
 }
 
 TEST_F(CheckpointTest, NoneIsTakenNearTheEnd) {
-  options_.checkpoint.set_every_seconds(30);
-  options_.checkpoint.set_every_steps(97);
+  options_.config.mutable_checkpoint()->set_every_seconds(30);
+  options_.config.mutable_checkpoint()->set_every_steps(97);
   Restart();
   StartJob();
   TellClocks(97, 97);
@@ -333,7 +334,7 @@ TEST_F(CheckpointTest, NoneIsTakenNearTheEnd) {
 }
 
 TEST_F(CheckpointTest, WithoutAFolderTheConfigIsAnsweredByAWarning) {
-  options_.checkpoint.set_every_steps(10);
+  options_.config.mutable_checkpoint()->set_every_steps(10);
   options_.checkpoint_root.clear();
   Restart();
   for (const PeerId& peer : {Server(0), Server(1), Worker(0)}) Join(peer);
@@ -342,7 +343,7 @@ TEST_F(CheckpointTest, WithoutAFolderTheConfigIsAnsweredByAWarning) {
 }
 
 TEST_F(CheckpointTest, AScheduledOneLeavesAsMuchTimeFreeAsTheLastOneTook) {
-  options_.checkpoint.set_every_steps(10);
+  options_.config.mutable_checkpoint()->set_every_steps(10);
   Restart();
   StartJob();
   TellClocks(10, 10);
@@ -363,7 +364,7 @@ TEST_F(CheckpointTest, AScheduledOneLeavesAsMuchTimeFreeAsTheLastOneTook) {
 }
 
 TEST_F(CheckpointTest, OneThatWasGivenUpLeavesTimeFreeToo) {
-  options_.checkpoint.set_every_seconds(5);
+  options_.config.mutable_checkpoint()->set_every_seconds(5);
   Restart();
   StartJob();
   Pass(absl::Seconds(5), {});
@@ -396,7 +397,7 @@ TEST_F(CheckpointTest, AUserNeedNotWaitForThatTime) {
 class BestCheckpointTest : public CheckpointTest {
  protected:
   void StartBy(config::Checkpoint::Measure measure) {
-    options_.checkpoint.set_best_by(measure);
+    options_.config.mutable_checkpoint()->set_best_by(measure);
     Restart();
     StartJob();
   }
@@ -716,7 +717,7 @@ TEST_F(KeptTest, ItIsThereWhenAllPartsAndProgramsAre) {
 }
 
 TEST_F(KeptTest, AProgramThatHasDoneItsLastStepIsNotWaitedFor) {
-  options_.sync.mutable_ssp()->set_staleness(5);
+  options_.config.mutable_sync()->mutable_ssp()->set_staleness(5);
   StartKeepers();
   HeartbeatTrained(1);
   AskCheckpoint(7);
@@ -732,7 +733,7 @@ TEST_F(KeptTest, AProgramThatHasDoneItsLastStepIsNotWaitedFor) {
 }
 
 TEST_F(KeptTest, AProgramThatComesToItsLastStepLaterIsNotWaitedForEither) {
-  options_.sync.mutable_ssp()->set_staleness(5);
+  options_.config.mutable_sync()->mutable_ssp()->set_staleness(5);
   StartKeepers();
   AskCheckpoint(7);
   PromiseBoth(12, steps_total_);
@@ -745,7 +746,7 @@ TEST_F(KeptTest, AProgramThatComesToItsLastStepLaterIsNotWaitedForEither) {
 }
 
 TEST_F(KeptTest, WhatAProgramHasGivenBeforeItsLastStepIsWaitedFor) {
-  options_.sync.mutable_ssp()->set_staleness(5);
+  options_.config.mutable_sync()->mutable_ssp()->set_staleness(5);
   StartKeepers();
   AskCheckpoint(7);
   PromiseBoth(12, 14);
@@ -758,9 +759,9 @@ TEST_F(KeptTest, WhatAProgramHasGivenBeforeItsLastStepIsWaitedFor) {
 }
 
 TEST_F(KeptTest, WhoIsBeyondItsOwnCutDoesNotPutOffTheGivingUp) {
-  options_.stall_timeout = absl::Seconds(20);
-  options_.save_timeout = absl::Seconds(10);
-  options_.sync.mutable_ssp()->set_staleness(5);
+  options_.config.mutable_limits()->set_stall_timeout_ms(20000);
+  options_.config.mutable_limits()->set_save_timeout_ms(10000);
+  options_.config.mutable_sync()->mutable_ssp()->set_staleness(5);
   StartKeepers();
   AskCheckpoint(7);
   PromiseBoth(12, 17);
@@ -967,7 +968,7 @@ TEST_F(CheckpointTest, IsGivenUpWithTheErrorOfAPart) {
 // The server has died before the cut, and the source says only now that the
 // shard was there already: somebody else serves it, who does not have the cut.
 TEST_F(CheckpointTest, IsGivenUpForAShardThatWasLostOnItsWay) {
-  options_.replicas = 1;
+  options_.config.set_replicas(1);
   Restart();
   StartJob();
   const PeerId added = AddServer(2);
@@ -1053,8 +1054,8 @@ TEST_F(CheckpointTest, APartThatDoesNotFitEndsIt) {
 }
 
 TEST_F(CheckpointTest, IsGivenUpWhenNothingComes) {
-  options_.stall_timeout = absl::Seconds(20);
-  options_.save_timeout = absl::Seconds(40);
+  options_.config.mutable_limits()->set_stall_timeout_ms(20000);
+  options_.config.mutable_limits()->set_save_timeout_ms(40000);
   Restart();
   StartJob();
   AskCheckpoint(100);
@@ -1315,8 +1316,8 @@ TEST_F(SuspendTest, AnEndForAnotherReasonMeanwhileIsThat) {
 class ReplicatedCheckpointTest : public SuspendTest {
  protected:
   ReplicatedCheckpointTest() {
-    options_.replicas = 1;
-    options_.stall_timeout = absl::Seconds(1000);
+    options_.config.set_replicas(1);
+    options_.config.mutable_limits()->set_stall_timeout_ms(1000000);
     Restart();
   }
 };
@@ -1424,8 +1425,8 @@ TEST_F(SuspendTest, NearItsEndItFinishes) {
 }
 
 TEST_F(SuspendTest, ProgramsAtWorkAfterTheirLastStepAreNamed) {
-  options_.stall_timeout = absl::Seconds(20);
-  options_.save_timeout = absl::Seconds(10);
+  options_.config.mutable_limits()->set_stall_timeout_ms(20000);
+  options_.config.mutable_limits()->set_save_timeout_ms(10000);
   Restart();
   StartJob();
   HeartbeatTrained(0);
@@ -1465,8 +1466,8 @@ TEST_F(SuspendTest, AnEarlyEndThatIsUnderWayIsLeftToFinish) {
 }
 
 TEST_F(SuspendTest, WaitsForMovesButNotForEver) {
-  options_.stall_timeout = absl::Seconds(20);
-  options_.save_timeout = absl::Seconds(10);
+  options_.config.mutable_limits()->set_stall_timeout_ms(20000);
+  options_.config.mutable_limits()->set_save_timeout_ms(10000);
   Restart();
   StartJob();
   Ask(Moving({0}, 1));
@@ -1601,7 +1602,7 @@ TEST_F(ResumeTest, EachBeginsAtItsOwnClockWhereTheyMayDiffer) {
   EXPECT_EQ(ViewNow().begins_at(), 40);
 
   // By all-reduce there is one clock.
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   servers_.clear();
   workers_.clear();
   GoOn();
@@ -1616,10 +1617,10 @@ TEST_F(ResumeTest, TheyMeetWhereAPhaseBeginsBetweenThem) {
     worker.set_clock(48 + 3 * rank);
   }
   manifest_.set_clock(48);
-  config::Phase& first = *options_.sync.add_phase();
+  config::Phase& first = *options_.config.mutable_sync()->add_phase();
   first.mutable_ssp()->set_staleness(3);
   first.set_until_epoch(0.5);
-  options_.sync.add_phase()->mutable_bsp();
+  options_.config.mutable_sync()->add_phase()->mutable_bsp();
   GoOn();
   JoinAllFromCheckpoint();
   EXPECT_THAT(Beginnings(), ElementsAre(48, 48));
@@ -1638,10 +1639,10 @@ TEST_F(ResumeTest, OtherWorkersBeginAtThePartOfTheDataThatWasDone) {
 }
 
 TEST_F(ResumeTest, BeginsInThePhaseOfItsClock) {
-  config::Phase& first = *options_.sync.add_phase();
+  config::Phase& first = *options_.config.mutable_sync()->add_phase();
   first.mutable_bsp();
   first.set_until_epoch(0.2);
-  options_.sync.add_phase()->mutable_ssp()->set_staleness(3);
+  options_.config.mutable_sync()->add_phase()->mutable_ssp()->set_staleness(3);
   GoOn();
   JoinAllFromCheckpoint();
   EXPECT_EQ(ViewNow().phase_size(), 2);
@@ -1769,7 +1770,7 @@ TEST_F(ResumeTest, ItsTimesCountOn) {
 
 TEST_F(ResumeTest, TheConfigsStepsCountFromItsClock) {
   manifest_.set_clock(47);
-  options_.checkpoint.set_every_steps(20);
+  options_.config.mutable_checkpoint()->set_every_steps(20);
   GoOn();
   JoinAllFromCheckpoint();
   TellClocks(50, 50);

@@ -32,7 +32,7 @@ class CopiesTest : public PlacementTest {
  protected:
   CopiesTest() {
     options_.servers = 3;
-    options_.replicas = 1;
+    options_.config.set_replicas(1);
     Restart();
   }
 
@@ -90,7 +90,7 @@ class CopiesTest : public PlacementTest {
   CoordinatorCore::Effects Kill(std::vector<int> servers) {
     std::vector<PeerId> silent;
     for (const int server : servers) silent.push_back(Server(server));
-    return Pass(options_.lease + absl::Seconds(1), silent);
+    return Pass(options_.lease() + absl::Seconds(1), silent);
   }
 
   // Whatever has happened: what a view may have, and what the budget allows
@@ -109,7 +109,7 @@ class CopiesTest : public PlacementTest {
       }
     }
     for (const int32_t server : begun) {
-      EXPECT_LE(busy[server], options_.rebalance.config.concurrent_moves())
+      EXPECT_LE(busy[server], options_.config.rebalance().concurrent_moves())
           << "server " << server;
     }
   }
@@ -133,7 +133,7 @@ TEST_F(CopiesTest, EachShardHasACopyElsewhereFromTheStart) {
 }
 
 TEST_F(CopiesTest, TwoCopiesAreOnTwoServers) {
-  options_.replicas = 2;
+  options_.config.set_replicas(2);
   Restart();
   StartJob();
   for (int32_t shard = 0; shard < 5; ++shard) {
@@ -160,7 +160,7 @@ TEST_F(CopiesTest, ACopyIsOnAnotherHostIfThereIsOne) {
 }
 
 TEST_F(CopiesTest, WithoutReplicasThereAreNone) {
-  options_.replicas = 0;
+  options_.config.set_replicas(0);
   Restart();
   StartJob();
   AddServer(3);
@@ -225,7 +225,7 @@ TEST_F(CopiesTest, CopiesThatAreMissingAreMadeAnew) {
 }
 
 TEST_F(CopiesTest, NoMoreThanTheBudgetIsMadeAtOneTime) {
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   Restart();
   StartJob();
   Kill({1});
@@ -257,7 +257,7 @@ TEST_F(CopiesTest, TwoServersThatDieAtOnceTakeTheirCopiesWithThem) {
 }
 
 TEST_F(CopiesTest, WithTwoCopiesTwoServersMayDieAtOnce) {
-  options_.replicas = 2;
+  options_.config.set_replicas(2);
   options_.servers = 4;
   Restart();
   StartJob();
@@ -404,7 +404,7 @@ TEST_F(CopiesTest, AChangeOfTheModeWaitsForWhoGetsAShardThatWasLostOnItsWay) {
   const int copy = Followers(1) == "0+" ? 0 : 2;
   Ask(Moving({1}, 3));
   run::ServerStats lost = LostOnItsWay(1, 3);
-  Pass(options_.lease + absl::Seconds(1), {Server(3), Worker(1)});
+  Pass(options_.lease() + absl::Seconds(1), {Server(3), Worker(1)});
   Ask([](wire::Call& call) {
     *call.mutable_set_mode()->mutable_mode() = ModeOf("asp");
   });
@@ -448,7 +448,7 @@ TEST_F(CopiesTest, AShardThatIsLostOnItsWayNeedsACopyInSync) {
 }
 
 TEST_F(CopiesTest, TheDeathOfASourceLeavesTheShardToTheTargetOfASwap) {
-  options_.replicas = 2;
+  options_.config.set_replicas(2);
   options_.servers = 4;
   Restart();
   StartJob();
@@ -545,7 +545,7 @@ TEST_F(CopiesTest, WithNoServerLeftForThemADrainedServersCopiesGo) {
 // ---- Servers come back ------------------------------------------------------
 
 TEST_F(CopiesTest, ARestartedServerJoinsUnderItsIndexAndGetsShards) {
-  options_.rebalance.config.set_mode(config::Rebalance::MANUAL);
+  options_.config.mutable_rebalance()->set_mode(config::Rebalance::MANUAL);
   Restart();
   StartJob();
   Kill({1});
@@ -616,10 +616,10 @@ TEST_P(CopiesProperty, AJobEndsOnlyWithoutACopyAndAllAreMadeAnew) {
   SCOPED_TRACE(absl::StrCat("seed ", GetParam()));
   Rng rng(static_cast<uint64_t>(GetParam()));
   options_.servers = static_cast<int>(rng.Between(3, 6));
-  options_.replicas = static_cast<int>(rng.Between(1, 2));
-  options_.rebalance.config.set_concurrent_moves(
+  options_.config.set_replicas(static_cast<int>(rng.Between(1, 2)));
+  options_.config.mutable_rebalance()->set_concurrent_moves(
       static_cast<int>(rng.Between(1, 3)));
-  options_.rebalance.config.set_mode(config::Rebalance::MANUAL);
+  options_.config.mutable_rebalance()->set_mode(config::Rebalance::MANUAL);
   options_.shard_elements = 1;
   Restart();
   StartJob();
@@ -724,7 +724,8 @@ TEST_P(CopiesProperty, AJobEndsOnlyWithoutACopyAndAllAreMadeAnew) {
     const int others =
         static_cast<int>(staying.size()) -
         static_cast<int>(staying.count(view.owner_server(shard)));
-    EXPECT_EQ(copies, std::min(options_.replicas, others)) << "shard " << shard;
+    EXPECT_EQ(copies, std::min(options_.config.replicas(), others))
+        << "shard " << shard;
   }
 }
 

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 class CoordinatorDelaysTest : public PlacementTest {
  protected:
   void Give(const std::string& given) {
-    options_.sync.mutable_delays()->set_given(given);
+    options_.config.mutable_sync()->mutable_delays()->set_given(given);
     const absl::StatusOr<DelaySource> source = DelaySource::Load(given);
     ASSERT_TRUE(source.ok()) << source.status();
     Give(*source);
@@ -78,7 +78,7 @@ TEST_F(CoordinatorDelaysTest, ElasticSamplingHasNoStepsThatDelaysCouldName) {
 
 TEST_F(CoordinatorDelaysTest, DelaysThatDoNotFitEndTheJobBeforeItRuns) {
   options_.shard_elements = 10;
-  options_.sync.mutable_delays()->set_given("a recording");
+  options_.config.mutable_sync()->mutable_delays()->set_given("a recording");
   const struct {
     DelaySource source;
     const char* why;

@@ -297,7 +297,7 @@ class StopRuleTest : public CoordinatorCoreTest {
   StopRuleTest() { steps_total_ = 1000; }
 
   void StartWith(const config::Stop& stop) {
-    options_.stop = stop;
+    *options_.config.mutable_train()->mutable_stop() = stop;
     Restart();
     now_ += absl::Seconds(3);
     StartJob();

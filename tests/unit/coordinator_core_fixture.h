@@ -38,8 +38,8 @@ class CoordinatorCoreTest : public ::testing::Test {
     options_.config_hash = "hash";
     options_.servers = 2;
     options_.workers = 2;
-    options_.lease = absl::Seconds(5);
-    options_.start_timeout = absl::Seconds(60);
+    options_.config.mutable_limits()->set_lease_ms(5000);
+    options_.config.mutable_limits()->set_start_timeout_ms(60000);
     Restart();
   }
 
@@ -147,9 +147,9 @@ class PlacementTest : public CoordinatorCoreTest {
  protected:
   PlacementTest() {
     options_.shard_elements = 2;
-    options_.rebalance.config.set_concurrent_moves(4);
-    options_.rebalance.config.set_interval_ms(2000);
-    options_.rebalance.config.set_rest_ms(10000);
+    options_.config.mutable_rebalance()->set_concurrent_moves(4);
+    options_.config.mutable_rebalance()->set_interval_ms(2000);
+    options_.config.mutable_rebalance()->set_rest_ms(10000);
     Restart();
   }
 

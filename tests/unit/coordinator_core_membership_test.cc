@@ -45,7 +45,7 @@ TEST_F(CoordinatorCoreTest, RunsWhenAllHaveJoinedAndTellsAll) {
 }
 
 TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
-  options_.lease = absl::Hours(1);
+  options_.config.mutable_limits()->set_lease_ms(3600000);
   Restart();
   Join(Server(0));
   Join(Worker(1));
@@ -67,7 +67,7 @@ TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
 }
 
 TEST_F(CoordinatorCoreTest, WhoIsMissingIsNamedWithItsHostAndWhyItCannotJoin) {
-  options_.lease = absl::Hours(1);
+  options_.config.mutable_limits()->set_lease_ms(3600000);
   options_.server_hosts = {"a", "b"};
   options_.worker_hosts = {"b", "c"};
   Restart();
@@ -299,7 +299,7 @@ TEST_F(LinksTest, ServersThatNeedEachOtherOnlyOnDemandHoldUpNobody) {
 }
 
 TEST_F(LinksTest, WithCopiesServersNeedEachOther) {
-  options_.replicas = 1;
+  options_.config.set_replicas(1);
   Restart();
   JoinAll();
   uint64_t round = 0;
@@ -476,7 +476,7 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
 }
 
 TEST_F(CoordinatorCoreTest, ATableWithoutAnOptimizerHasTheConfigsInTheView) {
-  options_.optimizer.mutable_adamw()->set_learning_rate(0.25);
+  options_.config.mutable_optimizer()->mutable_adamw()->set_learning_rate(0.25);
   Restart();
   for (const int index : {0, 1}) Join(Server(index));
   wire::JoinRequest join = JoinOf(Worker(0));
@@ -487,7 +487,7 @@ TEST_F(CoordinatorCoreTest, ATableWithoutAnOptimizerHasTheConfigsInTheView) {
   // Who writes out what another leaves out says the same.
   join.set_index(1);
   join.set_token(JoinOf(Worker(1)).token());
-  *join.mutable_table(0)->mutable_optimizer() = options_.optimizer;
+  *join.mutable_table(0)->mutable_optimizer() = options_.config.optimizer();
   join.mutable_table(1)->mutable_optimizer()->mutable_momentum()->set_momentum(
       0.9);
   EXPECT_EQ(Join(Worker(1), join).code(), wire::OK);
@@ -920,7 +920,7 @@ TEST_F(CoordinatorCoreTest, AProcessOfAnEarlierRunIsToldSo) {
 // ---- What a death means for the job -----------------------------------------
 
 TEST_F(CoordinatorCoreTest, AnAllReduceJobGoesOnWithoutTheDeadWorker) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   const uint64_t group = core_->Status(now_).view().group();
@@ -935,7 +935,7 @@ TEST_F(CoordinatorCoreTest, AnAllReduceJobGoesOnWithoutTheDeadWorker) {
 }
 
 TEST_F(CoordinatorCoreTest, AnAllReduceJobSurvivesADoneWorkersDeath) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   Leave(1);
@@ -1033,7 +1033,7 @@ TEST_F(OneWorkerTest, WhoKnockedLongAgoDoesNot) {
 }
 
 TEST_F(OneWorkerTest, InAllReduceTheModelIsLostWithTheLastWorker) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   DieAndKnock();

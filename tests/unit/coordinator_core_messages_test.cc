@@ -91,7 +91,7 @@ class WrongWordsTest : public CoordinatorCoreTest {
 };
 
 TEST_F(WrongWordsTest, StatisticsOfTheOtherRoleAreNotLookedAt) {
-  options_.nonfinite = config::Train::STOP;
+  options_.config.mutable_train()->set_nonfinite(config::Train::STOP);
   Restart();
   StartJob();
   const auto fill = [](wire::Heartbeat& heartbeat) {
@@ -188,7 +188,7 @@ TEST_F(WrongWordsTest, OnlyTheOwnerOfAShardKnowsThatItIsLost) {
 }
 
 TEST_F(WrongWordsTest, RecordsAreTheWorkersOwnAndServersHaveNone) {
-  options_.stop.set_test_accuracy(0.5);
+  options_.config.mutable_train()->mutable_stop()->set_test_accuracy(0.5);
   Restart();
   StartJob();
   const auto fill = [](wire::Heartbeat& heartbeat) {
@@ -389,7 +389,7 @@ TEST_F(NonfiniteTest, OneEndsTheJobWithItsSource) {
 }
 
 TEST_F(NonfiniteTest, WhereTheyAreSkippedTheyAreSaidOnceAndCounted) {
-  options_.nonfinite = config::Train::SKIP;
+  options_.config.mutable_train()->set_nonfinite(config::Train::SKIP);
   Restart();
   StartJob();
   EXPECT_THAT(ReportOne().log, ElementsAre(HasSubstr("worker 1 has pushed")));
@@ -404,10 +404,13 @@ TEST_F(NonfiniteTest, WhereTheyAreSkippedTheyAreSaidOnceAndCounted) {
 class OversizedTest : public CoordinatorCoreTest {
  protected:
   void StartWith(config::GradientBound::Policy policy) {
-    options_.gradient_bound.emplace();
-    options_.gradient_bound->set_rms(0.5);
-    options_.gradient_bound->set_times_running_rms(20);
-    options_.gradient_bound->set_policy(policy);
+    options_.config.mutable_train()->mutable_gradient_bound();
+    options_.config.mutable_train()->mutable_gradient_bound()->set_rms(0.5);
+    options_.config.mutable_train()
+        ->mutable_gradient_bound()
+        ->set_times_running_rms(20);
+    options_.config.mutable_train()->mutable_gradient_bound()->set_policy(
+        policy);
     Restart();
     StartJob();
   }

@@ -94,8 +94,8 @@ class ModeTest : public PlacementTest {
 TEST_F(ModeTest, TheViewListsThePhasesOfTheConfig) {
   EXPECT_EQ(ViewNow().phase_size(), 0) << "nobody knows the steps yet";
   for (const double until : {0.5, 3.0, 0.0}) {
-    config::Phase& phase = *options_.sync.add_phase();
-    phase.mutable_ssp()->set_staleness(1 + options_.sync.phase_size());
+    config::Phase& phase = *options_.config.mutable_sync()->add_phase();
+    phase.mutable_ssp()->set_staleness(1 + options_.config.sync().phase_size());
     if (until > 0) phase.set_until_epoch(until);
   }
   Restart();
@@ -238,9 +238,9 @@ TEST_F(ModeTest, OfAModeOnlyWhatIsKnownGoesToOthers) {
 }
 
 TEST_F(ModeTest, APhaseThatLiesAheadForbidsAChange) {
-  options_.sync.add_phase()->mutable_bsp();
-  options_.sync.mutable_phase(0)->set_until_epoch(0.5);
-  options_.sync.add_phase()->mutable_asp();
+  options_.config.mutable_sync()->add_phase()->mutable_bsp();
+  options_.config.mutable_sync()->mutable_phase(0)->set_until_epoch(0.5);
+  options_.config.mutable_sync()->add_phase()->mutable_asp();
   Restart();
   StartJob();
   EXPECT_EQ(ReplyIn(Ask(Setting("ssp:0"))).error(),
@@ -304,7 +304,7 @@ TEST_F(ModeTest, ShardsAreAtNoClockBehindTheEndOfTheJob) {
 }
 
 TEST_F(ModeTest, WhoDiesBetweenTheFenceAndItsArrivalHoldsNothingUp) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   ChangeTo("bsp", 12);
@@ -334,7 +334,7 @@ TEST_F(ModeTest, WhoIsFencedHasNoSayInAChange) {
 }
 
 TEST_F(ModeTest, LateAndRepeatedCallsAreAnsweredAndChangeNothing) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   Ask(Setting("ssp:0"));
@@ -387,7 +387,7 @@ TEST_F(ModeTest, DifferentModelsFailTheJob) {
 // ---- Groups -----------------------------------------------------------------
 
 TEST_F(ModeTest, AGroupLastsWhileTheWorkersAreTheSame) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   const uint64_t first = ViewNow().group();
@@ -402,7 +402,7 @@ TEST_F(ModeTest, AGroupLastsWhileTheWorkersAreTheSame) {
 }
 
 TEST_F(ModeTest, AWorkerThatJoinsMakesANewGroup) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   Pass(absl::Seconds(6), {Worker(1)});
@@ -413,7 +413,7 @@ TEST_F(ModeTest, AWorkerThatJoinsMakesANewGroup) {
 }
 
 TEST_F(ModeTest, LostConnectionsMakeANewGroupOnce) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   const uint64_t first = ViewNow().group();
@@ -433,7 +433,7 @@ TEST_F(ModeTest, LostConnectionsMakeANewGroupOnce) {
 }
 
 TEST_F(ModeTest, WhoComesWhenAllHaveArrivedJoinsAfterTheChange) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   options_.workers = 3;
   Restart();
   StartJob();
@@ -459,8 +459,8 @@ class ModePolicyOfTheJobTest : public ModeTest {
  protected:
   ModePolicyOfTheJobTest() {
     steps_total_ = 100000;
-    options_.sync.mutable_auto_()->set_staleness(4);
-    options_.lease = absl::Seconds(5);
+    options_.config.mutable_sync()->mutable_auto_()->set_staleness(4);
+    options_.config.mutable_limits()->set_lease_ms(5000);
     Restart();
   }
   // Heartbeats of all, one in a second, with the steps that each worker has
@@ -502,8 +502,8 @@ class ModePolicyOfTheJobTest : public ModeTest {
 
 // Servers look at gradients, and steps by all-reduce pass them by.
 TEST_F(ModeTest, AJobWithABoundOfGradientsStaysOverServers) {
-  options_.gradient_bound.emplace();
-  options_.gradient_bound->set_rms(1);
+  options_.config.mutable_train()->mutable_gradient_bound();
+  options_.config.mutable_train()->mutable_gradient_bound()->set_rms(1);
   Restart();
   StartJob();
   const auto by_policy = [](wire::Call& call) {
@@ -559,7 +559,7 @@ TEST_F(ModePolicyOfTheJobTest, AUsersModeSwitchesItOff) {
 }
 
 TEST_F(ModePolicyOfTheJobTest, AUserSwitchesItOnInAnyJob) {
-  options_.sync.mutable_bsp();
+  options_.config.mutable_sync()->mutable_bsp();
   Restart();
   StartJob();
   EXPECT_EQ(Policy(), "");
@@ -574,10 +574,10 @@ TEST_F(ModePolicyOfTheJobTest, AUserSwitchesItOnInAnyJob) {
 }
 
 TEST_F(ModePolicyOfTheJobTest, PhasesThatLieAheadForbidIt) {
-  options_.sync.clear_auto_();
-  options_.sync.add_phase()->mutable_bsp();
-  options_.sync.mutable_phase(0)->set_until_epoch(0.5);
-  options_.sync.add_phase()->mutable_asp();
+  options_.config.mutable_sync()->clear_auto_();
+  options_.config.mutable_sync()->add_phase()->mutable_bsp();
+  options_.config.mutable_sync()->mutable_phase(0)->set_until_epoch(0.5);
+  options_.config.mutable_sync()->add_phase()->mutable_asp();
   Restart();
   StartJob();
   EXPECT_THAT(ReplyIn(Automatic()).error(),
@@ -604,7 +604,7 @@ TEST_F(ModePolicyOfTheJobTest, ItSleepsBetweenItsLooks) {
 
 TEST_F(ModeTest, AChangeWaitsForMovesAndOtherMovesForTheChange) {
   options_.shard_elements = 2;
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   Restart();
   StartJob();
   Ask(Moving({0, 2}, 1));
@@ -629,7 +629,7 @@ TEST_F(ModeTest, AChangeWaitsForMovesAndOtherMovesForTheChange) {
 
 TEST_F(ModeTest, MovesThatWaitDoSoUntilTheServersHaveTheModelAgain) {
   options_.shard_elements = 2;
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   Restart();
   StartJob();
   Ask(Moving({0, 2}, 1));
@@ -651,11 +651,11 @@ TEST_F(ModeTest, MovesThatWaitDoSoUntilTheServersHaveTheModelAgain) {
 // The coordinator knows how far the workers are from heartbeats, with a delay.
 TEST_F(ModeTest, AMoveThatIsUnderWayWhenScheduledAllReduceBeginsComesToItsEnd) {
   options_.shard_elements = 2;
-  options_.rebalance.config.set_concurrent_moves(1);
-  config::Phase& first = *options_.sync.add_phase();
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
+  config::Phase& first = *options_.config.mutable_sync()->add_phase();
   first.mutable_bsp();
   first.set_until_epoch(0.2);
-  options_.sync.add_phase()->mutable_allreduce();
+  options_.config.mutable_sync()->add_phase()->mutable_allreduce();
   Restart();
   StartJob();
   Ask(Moving({0, 2}, 1));

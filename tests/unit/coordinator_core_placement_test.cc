@@ -136,15 +136,15 @@ TEST_F(PlacementTest, NothingMovesWhereNothingMay) {
   core_->Fail("enough", now_, &effects);
   EXPECT_EQ(why(), "the job does not run");
 
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   EXPECT_EQ(why(),
             "the workers hold the model while they all-reduce; shards can move "
             "once the mode has changed");
 
-  options_.sync.mutable_asp();
-  options_.rebalance.config.set_mode(config::Rebalance::OFF);
+  options_.config.mutable_sync()->mutable_asp();
+  options_.config.mutable_rebalance()->set_mode(config::Rebalance::OFF);
   Restart();
   StartJob();
   EXPECT_THAT(why(), HasSubstr("rebalance { mode: OFF }; MANUAL allows it"));
@@ -160,7 +160,7 @@ TEST_F(PlacementTest, AMoveToWhereTheShardIsAlreadyIsNone) {
 }
 
 TEST_F(PlacementTest, NoMoreMovesThanTheBoundAreUnderWayAtAServer) {
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   Restart();
   StartJob();
   AddServer(2);
@@ -227,7 +227,7 @@ TEST_F(PlacementTest, AShardLostOnItsWayFailsTheJob) {
 }
 
 TEST_F(PlacementTest, TheDeathOfAnEmptyServerCancelsTheMovesToIt) {
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   Restart();
   StartJob();
   const PeerId added = AddServer(2);
@@ -304,7 +304,7 @@ TEST_F(PlacementTest, BeforeTheJobRunsOnlyTheConfigsServersJoin) {
 }
 
 TEST_F(PlacementTest, AServerMayJoinAnAllReduceJobAndWaitsForShards) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   const uint64_t group = ViewNow().group();
@@ -314,7 +314,7 @@ TEST_F(PlacementTest, AServerMayJoinAnAllReduceJobAndWaitsForShards) {
 }
 
 TEST_F(PlacementTest, AServersDeathFailsAnAllReduceJob) {
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   StartJob();
   Pass(absl::Seconds(6), {Server(1)});
@@ -404,7 +404,7 @@ TEST_F(PlacementTest, ADrainWaitsForAServerWhenTheLastOfTheOthersHasGone) {
   for (int server = 0; server < 3; ++server) Load(server, 0.1);
   ASSERT_EQ(ReplyIn(Ask(Draining(1))).code(), wire::OK);
   const CoordinatorCore::Effects gone =
-      Pass(options_.lease * 2, {Server(0), Server(2)});
+      Pass(options_.lease() * 2, {Server(0), Server(2)});
   ASSERT_EQ(core_->state(), wire::RUNNING);
   EXPECT_THAT(
       gone.log,
@@ -432,8 +432,8 @@ TEST_F(PlacementTest, AServerIsNotDrainedBeforeTheLoadsAreKnown) {
 }
 
 TEST_F(PlacementTest, WhatComesToADrainedServerGoesAgain) {
-  options_.rebalance.config.set_concurrent_moves(1);
-  options_.lease = absl::Hours(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
+  options_.config.mutable_limits()->set_lease_ms(3600000);
   Restart();
   StartJob();
   AddServer(2);
@@ -494,8 +494,8 @@ TEST_F(PlacementTest, NothingIsPlannedBeforeTheLoadsAreKnown) {
 class AutoPlacementTest : public PlacementTest {
  protected:
   AutoPlacementTest() {
-    options_.rebalance.config.set_mode(config::Rebalance::AUTO);
-    options_.lease = absl::Hours(1);
+    options_.config.mutable_rebalance()->set_mode(config::Rebalance::AUTO);
+    options_.config.mutable_limits()->set_lease_ms(3600000);
     Restart();
   }
   // Ticks when the core wants to be woken, for so long.
@@ -546,7 +546,7 @@ TEST_F(AutoPlacementTest, PlansNothingWhileMovesAreUnderWay) {
 }
 
 TEST_F(AutoPlacementTest, LoadsAreMeasuredAnewAfterAMove) {
-  options_.rebalance.config.set_rest_ms(0);
+  options_.config.mutable_rebalance()->set_rest_ms(0);
   Restart();
   StartJob();
   LoadUnevenly();
@@ -581,7 +581,7 @@ TEST_F(AutoPlacementTest, AShardThatHasMovedRests) {
 }
 
 TEST_F(AutoPlacementTest, OnlyAutoPlansByItself) {
-  options_.rebalance.config.set_mode(config::Rebalance::MANUAL);
+  options_.config.mutable_rebalance()->set_mode(config::Rebalance::MANUAL);
   Restart();
   StartJob();
   LoadUnevenly();
@@ -590,13 +590,13 @@ TEST_F(AutoPlacementTest, OnlyAutoPlansByItself) {
 }
 
 TEST_F(AutoPlacementTest, WhereNothingMovesItSleepsAllTheSame) {
-  options_.rebalance.config.set_mode(config::Rebalance::OFF);
+  options_.config.mutable_rebalance()->set_mode(config::Rebalance::OFF);
   Restart();
   StartJob();
   LoadUnevenly();
   Wait(absl::Seconds(30));
   EXPECT_EQ(ViewNow().move_size(), 0);
-  options_.sync.mutable_allreduce();
+  options_.config.mutable_sync()->mutable_allreduce();
   Restart();
   servers_.clear();
   workers_.clear();

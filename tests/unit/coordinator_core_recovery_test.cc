@@ -168,7 +168,7 @@ TEST_F(RecoveryTest, AWholeLeaseBeginsForEverybody) {
   now_ += absl::Minutes(10);
   Replace();
   Effects effects;
-  TickUntil(now_ + options_.lease - absl::Milliseconds(10), &effects);
+  TickUntil(now_ + options_.lease() - absl::Milliseconds(10), &effects);
   EXPECT_EQ(core_->view().worker_size(), 2);
   TickUntil(now_ + absl::Seconds(3), &effects);
   EXPECT_EQ(core_->state(), wire::FAILED) << "nobody was heard since then";
@@ -230,7 +230,7 @@ TEST_F(RecoveryTest, AUsersCallIsCarriedOutOnce) {
 }
 
 TEST_F(RecoveryTest, MovesThatWaitForTheirTurnAreOrderedLater) {
-  options_.rebalance.config.set_concurrent_moves(1);
+  options_.config.mutable_rebalance()->set_concurrent_moves(1);
   RestartHere();
   Begin();
   UserSays(1, Moving({0, 2, 4}, 1));
@@ -351,7 +351,7 @@ TEST_F(RecoveryTest, CollectivesGiveWhatTheyGave) {
 }
 
 TEST_F(RecoveryTest, TimeGoesOn) {
-  options_.stop.set_wall_seconds(100);
+  options_.config.mutable_train()->mutable_stop()->set_wall_seconds(100);
   RestartHere();
   Begin();
   Keep(Pass(absl::Seconds(60), {}));
@@ -383,7 +383,7 @@ TEST_F(RecoveryTest, WhoHasToFindItHasALongerLease) {
   options_.host_has_joined = true;
   Replace();
   Effects effects;
-  TickUntil(now_ + options_.lease + absl::Seconds(1), &effects);
+  TickUntil(now_ + options_.lease() + absl::Seconds(1), &effects);
   EXPECT_EQ(core_->state(), wire::RUNNING);
   EXPECT_EQ(core_->view().worker_size(), 2);
   TickUntil(now_ + absl::Seconds(4), &effects);
@@ -399,7 +399,7 @@ TEST_F(RecoveryTest, WhoHasToFindItHearsThatTheJobHasEnded) {
   Replace();
   Effects effects;
   core_->Fail("the test ends it", now_, &effects);
-  const absl::Time end = now_ + options_.lease;
+  const absl::Time end = now_ + options_.lease();
   TickUntil(end + absl::Seconds(1), &effects);
   EXPECT_FALSE(core_->Over(now_));
   while (now_ < end + absl::Seconds(3) && !core_->Over(now_)) {
@@ -415,7 +415,7 @@ TEST_F(RecoveryTest, TheServerWhosePlaceItTakesHasNoLongerLease) {
   options_.found_within = absl::Seconds(2);
   Replace();
   Effects effects;
-  TickUntil(now_ + options_.lease + absl::Seconds(1), &effects);
+  TickUntil(now_ + options_.lease() + absl::Seconds(1), &effects);
   EXPECT_EQ(core_->state(), wire::FAILED);
   EXPECT_THAT(core_->reason(), HasSubstr("server 0"));
 }
@@ -498,7 +498,7 @@ TEST_F(RecoveryTest, AKeyThatIsBrokenIsNamed) {
 
 // Whatever a file may hold: it is refused, or the job goes on somehow.
 TEST_F(RecoveryTest, NoStateAbortsTheProcess) {
-  options_.stop.set_wall_seconds(1000);
+  options_.config.mutable_train()->mutable_stop()->set_wall_seconds(1000);
   RestartHere();
   Begin();
   UserSays(1, Moving({0, 2}, 1));

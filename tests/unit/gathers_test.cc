@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -226,6 +227,36 @@ TEST_F(GathersTest, ACallThatWasGivenUpAndMadeAgainCountsOnce) {
   EXPECT_THAT(Repeat(0, 4, 0, "a", old), IsEmpty()) << "a late repetition";
   Enter(1, 4, 0, "b");
   EXPECT_THAT(Enter(2, 4, 0, "c"), SizeIs(3));
+}
+
+TEST_F(GathersTest, ALateCopyOfACallThatWasGivenUpChangesNothing) {
+  Enter(0, 4, 0, "old");
+  const uint64_t old = last_call_;
+  EXPECT_THAT(Enter(1, 4, 0, "b"), IsEmpty());
+  // It has timed out, and the program has gone on.
+  EXPECT_THAT(Enter(0, 6, 0, "a"), IsEmpty());
+  EXPECT_THAT(Repeat(0, 4, 0, "old", old), IsEmpty());
+  EXPECT_THAT(Enter(2, 4, 0, "c"), ElementsAre("1 1:b 2:c", "2 1:b 2:c"))
+      << "without what was given up";
+  Enter(1, 6, 0, "b");
+  EXPECT_THAT(Enter(2, 6, 0, "c"),
+              ElementsAre("0 0:a 1:b 2:c", "1 0:a 1:b 2:c", "2 0:a 1:b 2:c"))
+      << "the later call still waits";
+}
+
+TEST_F(GathersTest, ALateCopyOfACallOfTheStartChangesNothing) {
+  gathers_ = std::make_unique<Gathers>(Gathers::Options{.workers = 2});
+  EnterEarly(0, 0, "old");
+  const uint64_t old = last_call_;
+  EnterEarly(0, 1, "a");
+  const uint64_t last = std::exchange(last_call_, old - 1);
+  EXPECT_THAT(EnterEarly(0, 0, "old"), IsEmpty());
+  last_call_ = last;
+  EXPECT_THAT(EnterEarly(1, 1, "b"), ElementsAre("0 0:a 1:b", "1 0:a 1:b"));
+  last_call_ = old - 1;
+  EXPECT_THAT(EnterEarly(0, 0, "old"), IsEmpty());
+  last_call_ = last + 1;
+  EXPECT_THAT(EnterEarly(1, 0, "b"), IsEmpty()) << "and when that is answered";
 }
 
 TEST_F(GathersTest, BytesHaveABound) {

@@ -364,7 +364,7 @@ TEST_F(InspectionsTest, TooManyAtATimeAreRefused) {
 }
 
 TEST_F(InspectionsTest, WhoHoldsOthersUpIsAskedWithoutAUser) {
-  options_.stall_timeout = absl::Seconds(60);
+  options_.config.mutable_limits()->set_stall_timeout_ms(60000);
   Restart();
   StartJob();
   const auto beat = [&](int rank, run::WorkerProgress::Activity activity,

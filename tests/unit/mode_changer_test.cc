@@ -3,6 +3,7 @@
 // calls of a few workers, played by hand.
 #include "server/coordinator/mode_changer.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,17 +121,22 @@ class ModeChangerTest : public ::testing::Test {
     return Advance();
   }
 
+  bool EndsSoon() const {
+    return std::any_of(
+        workers_.begin(), workers_.end(),
+        [&](const auto& worker) { return IsAboutToEnd(worker, view_); });
+  }
   // A user wants the job to end early.
   ModeChanger::News WantEnd() {
-    EXPECT_FALSE(ModeChanger::EndsSoon(view_, workers_));
-    changer_->WantEnd("enough");
+    EXPECT_FALSE(EndsSoon());
+    changer_->end().Want("enough");
     return Advance();
   }
 
   // A checkpoint is wanted.
   ModeChanger::News WantCut() {
     EXPECT_TRUE(changer_->MayCut(view_, workers_).ok());
-    changer_->WantCut("for tests");
+    changer_->cut().Want("for tests");
     return Advance();
   }
   // Of the last cut: "1@14", "2@14 by worker", "3@0:12 1:15", or "none".
@@ -422,19 +428,19 @@ TEST_F(ModeChangerTest, AJobEndsEarlyAtTheLargestLimit) {
   EXPECT_TRUE(WantEnd().view_changed);
   EXPECT_EQ(Phases(), "bsp@0 end?");
   EXPECT_FALSE(Promise(0, 12).view_changed);
-  EXPECT_EQ(changer_->ended_early(), "") << "it may still end by itself";
+  EXPECT_EQ(changer_->end().ended_early(), "") << "it may still end by itself";
   const ModeChanger::News news = Promise(1, 14);
   EXPECT_EQ(Phases(), "bsp@0 end@14");
   EXPECT_EQ(EndOf(view_), 14);
-  EXPECT_EQ(changer_->ended_early(), "enough");
+  EXPECT_EQ(changer_->end().ended_early(), "enough");
   EXPECT_THAT(news.log,
               ElementsAre("the job ends early, at step 14 of 100: enough"));
   EXPECT_EQ(changer_->changes(), 0);
   EXPECT_TRUE(absl::IsFailedPrecondition(changer_->MayChange(view_, workers_)));
   // Asked for once more, it stays what it is.
-  changer_->WantEnd("more than enough");
+  changer_->end().Want("more than enough");
   EXPECT_FALSE(Advance().view_changed);
-  EXPECT_EQ(changer_->ended_early(), "enough");
+  EXPECT_EQ(changer_->end().ended_early(), "enough");
 }
 
 TEST_F(ModeChangerTest, AnEarlyEndIsNotWherePhasesBegin) {
@@ -473,10 +479,10 @@ TEST_F(ModeChangerTest, AnEarlyEndForWhichNoStepIsLeftIsDropped) {
               ElementsAre("the job does not end early: the job ends at step "
                           "100, before all workers could"));
   EXPECT_EQ(Phases(), "bsp@0");
-  EXPECT_EQ(changer_->ended_early(), "");
-  EXPECT_FALSE(changer_->IsEnding());
+  EXPECT_EQ(changer_->end().ended_early(), "");
+  EXPECT_FALSE(changer_->end().IsUnderWay());
   workers_[0].clock = 97;
-  EXPECT_TRUE(ModeChanger::EndsSoon(view_, workers_));
+  EXPECT_TRUE(EndsSoon());
 }
 
 TEST_F(ModeChangerTest, AnEarlyEndIsBeyondClocksThatTheDeadReachedInBackup) {
@@ -898,7 +904,7 @@ TEST_F(ModeChangerTest, ACutIsNeverWhereAPhaseBegins) {
   Promise(0, 20);
   Promise(1, 19);
   EXPECT_EQ(Cut(), "1@21") << "where the servers have it";
-  changer_->CutDone();
+  changer_->cut().Done();
   config::Sync other;
   AddPhase(&other, Ssp(3), 0.5);
   AddPhase(&other, AllReduce(), 0);
@@ -935,7 +941,7 @@ TEST_F(ModeChangerTest, ACutWaitsForTheChangeBeforeItAndTheEndForTheCut) {
   Start(sync);
   Want("ssp:3");
   WantCut();
-  changer_->WantEnd("enough");
+  changer_->end().Want("enough");
   EXPECT_EQ(Phases(), "asp@0 ssp:3?");
   Promise(0, 12);
   EXPECT_TRUE(Promise(1, 9).view_changed);
@@ -946,7 +952,7 @@ TEST_F(ModeChangerTest, ACutWaitsForTheChangeBeforeItAndTheEndForTheCut) {
   EXPECT_EQ(Cut(), "1@16");
   EXPECT_EQ(Phases(), "asp@0 ssp:3@12") << "until shards have made it";
   EXPECT_FALSE(Advance().view_changed);
-  changer_->CutDone();
+  changer_->cut().Done();
   EXPECT_TRUE(Advance().view_changed);
   EXPECT_EQ(Phases(), "asp@0 ssp:3@12 end?");
 }
@@ -958,7 +964,7 @@ TEST_F(ModeChangerTest, NothingElseChangesUntilACutIsDone) {
                                     changer_->MayMove(view_, workers_)}) {
       EXPECT_EQ(absl::IsUnavailable(may), busy) << may;
     }
-    EXPECT_EQ(changer_->IsCutting(), busy);
+    EXPECT_EQ(changer_->cut().IsUnderWay(), busy);
   };
   expect_busy(false);
   wire::Move& move = *view_.add_move();
@@ -971,7 +977,7 @@ TEST_F(ModeChangerTest, NothingElseChangesUntilACutIsDone) {
   Promise(0, 12);
   Promise(1, 9);
   expect_busy(true);
-  changer_->CutDone();
+  changer_->cut().Done();
   expect_busy(false);
   WantCut();
   Promise(0, 22);
@@ -988,7 +994,7 @@ TEST_F(ModeChangerTest, ACutForWhichNoStepIsLeftIsDropped) {
   EXPECT_EQ(news.cut_dropped, "the job ends by itself, at step 100, before it");
   EXPECT_EQ(Cut(), "none");
   EXPECT_EQ(Phases(), "bsp@0");
-  EXPECT_FALSE(changer_->IsCutting());
+  EXPECT_FALSE(changer_->cut().IsUnderWay());
 
   // Each for itself, those who have steps left have a cut.
   config::Sync sync;
@@ -1054,7 +1060,7 @@ TEST_F(ModeChangerTest, NoCutIsMadeAtTheEndOrInAnElasticJob) {
               HasSubstr("about to end by itself, at step 100"));
   workers_[0].clock = workers_[1].clock = 50;
   workers_[1].done = false;
-  changer_->WantEnd("enough");
+  changer_->end().Want("enough");
   EXPECT_THAT(changer_->MayCut(view_, workers_).message(),
               HasSubstr("ended early"));
 }
