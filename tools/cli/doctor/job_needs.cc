@@ -23,7 +23,6 @@ namespace {
 // and 26 of them before anybody has connected.
 constexpr int64_t kOwnFiles = 40;
 constexpr int64_t kFilesPerPeer = 4;
-constexpr int64_t kKeepMax = 1000;
 // More are alike: a port of each group is as good as all of them.
 constexpr int kDoorsMax = 16;
 // Of each host. An agent holds so many sockets beside the others.
@@ -108,8 +107,7 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
   const bool any_server = AnyServerTakesOver(config);
   job.set_shares_run_folder(is_elsewhere && any_server);
   if (config.has_checkpoint()) {
-    job.set_checkpoint_keep(
-        std::min<int64_t>(config.checkpoint().keep(), kKeepMax));
+    job.set_checkpoint_keep(config.checkpoint().keep());
     job.set_shares_checkpoints(is_elsewhere);
   }
   const std::vector<ServerProcess> servers = ServerProcesses(config);
