@@ -12,11 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "benchmarks/step_worker.h"
 #include "common/mutex.h"
 #include "common/net/process/process_transport.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
+#include "tests/support/step_worker.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/process.h"
 

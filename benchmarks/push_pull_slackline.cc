@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/push_pull.h"
 #include "benchmarks/report.h"
-#include "benchmarks/step_worker.h"
 #include "common/net/host_id.h"
 #include "common/net/process/process_transport.h"
 #include "common/status.h"
@@ -13,6 +12,7 @@
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
 #include "server/shard/shard_thread.h"
+#include "tests/support/step_worker.h"
 
 namespace slackline::bench {
 namespace {

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""No folder includes upward, and no folders include or import each other in a circle.
+"""No folder includes upward, and neither folders nor files include or import each other in a circle.
 
 ORDER says which folders stand above which (docs/ARCHITECTURE.md). A file may include its own
 folder and those below it, not one beside or above it. Nor may folders of one of these, at any
 depth, include each other in a circle, and neither may the subpackages of the Python package import
-each other in one. Modules of the package that are in no subpackage stand together.
+each other in one. Modules of the package that are in no subpackage stand together. Nor may the files
+of one folder of the product, a header and its source taken as one: CIRCLES has those that do today, and
+gets no new ones.
 
 Usage: folders_test.py [--source DIR] [--self-test]
 Exit code 1: a file includes what it must not; the lines name it and what it includes.
@@ -25,13 +27,22 @@ ORDER = (
     ("job",),
     ("programs",),
     ("tools", "python"),
-    ("tests", "benchmarks"),
+    ("tests",),
+    ("benchmarks",),
 )
-# Nothing of the product is in these; they may use each other.
-PROOFS = set(ORDER[-1])
+# Nothing of the product is in these.
+PROOFS = {"tests", "benchmarks"}
 PACKAGE = pathlib.PurePosixPath("python/slackline")
 COMPILED = "_core"  # Imports nothing.
 LEVELS = {folder: level for level, folders in enumerate(ORDER) for folder in folders}
+# Files of one folder that include each other in a circle. To be ended, not added to.
+CIRCLES = {
+    ("common/checkpoint/best_checkpoint", "common/checkpoint/checkpoint_folder"),
+    ("common/config/cluster_checks", "common/config/cluster_config", "common/config/overrides"),
+    ("common/net/shm/shm_channel", "common/net/shm/shm_listener", "common/net/shm/shm_transport"),
+    ("common/optim/stale/formula", "common/optim/stale/stale_rule"),
+    ("worker/session/group_round", "worker/session/session", "worker/session/session_life"),
+}
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
@@ -53,7 +64,7 @@ def upward(pairs):
     lines = []
     for name, included in pairs:
         own, other = name.parts[0], included.parts[0]
-        if own != other and LEVELS[other] >= LEVELS[own] and not {own, other} <= PROOFS:
+        if own != other and LEVELS[other] >= LEVELS[own]:
             lines.append(f"{name}: includes {included}, and {other}/ is not below {own}/")
     return lines
 
@@ -92,6 +103,21 @@ def edges_of_includes(pairs):
     return below
 
 
+def unit(name):
+    """A file without its ending: a header and its source are one."""
+    return re.sub(r"(-inl)?\.\w+$", "", name.as_posix())
+
+
+def edges_of_units(pairs):
+    """As edges_of_includes(), of the files of one folder of the product."""
+    below = {}
+    for name, included in pairs:
+        own, other = unit(name), unit(included)
+        if own != other and name.parent == included.parent and name.parts[0] not in PROOFS:
+            below.setdefault(own, {}).setdefault(other, f"{name} includes {included}")
+    return below
+
+
 def edges_of_imports(source):
     """As edges_of_includes(), of subpackages."""
     below = {}
@@ -104,7 +130,7 @@ def edges_of_imports(source):
 
 
 def circles(below):
-    """Sets of folders that reach each other: the strongly connected components of more than one folder."""
+    """Those that reach each other: the strongly connected components of more than one."""
 
     def reached(folder):
         seen, queue = set(), [folder]
@@ -122,16 +148,19 @@ def circles(below):
 
 def lines_of(circle, below):
     """Who includes whom in the circle."""
-    yield "these folders include each other in a circle: " + ", ".join(circle)
+    yield "these include each other in a circle: " + ", ".join(circle)
     for own in circle:
         for other in circle:
             if other in below.get(own, ()):
                 yield f"  {below[own][other]}"
 
 
-def lines_of_circles(below):
-    """For each circle, who includes whom in it."""
-    return [line for circle in circles(below) for line in lines_of(circle, below)]
+def lines_of_circles(below, known=frozenset()):
+    """For each circle that is not known, who includes whom in it; and what is known, and is none any more."""
+    found = circles(below)
+    return [line for circle in found if circle not in known for line in lines_of(circle, below)] + [
+        "CIRCLES has a circle that is none any more, take it out: " + ", ".join(circle)
+        for circle in sorted(known - set(found))]
 
 
 def self_test():
@@ -149,8 +178,12 @@ def self_test():
             "common/net/tcp/tcp.h": '#include "common/net/net.h"\n',
             "common/high.cc": '#include "job/job.h"\n',
             "tests/one.cc": '#include "benchmarks/two.h"\n',
-            "benchmarks/two.h": '#include "tests/one.h"\n',
+            "benchmarks/two.h": '#include "tests/two.h"\n',
             "worker/main.cc": '#include "server/a/one.h"\n',
+            "worker/a/one.h": "",
+            "worker/a/one.cc": '#include "worker/a/one.h"\n#include "worker/a/two.h"\n',
+            "worker/a/two.h": "",
+            "worker/a/two-inl.h": '#include "worker/a/two.h"\n#include "worker/a/one.h"\n',
             "job/job.h": '#include "worker/main.h"\n#include "server/a/one.h"\n',
             "python/slackline/__init__.py": "from slackline._job import Job\n",
             "python/slackline/_job.py": "import math\nfrom slackline._loop.steps import Steps\n",
@@ -168,21 +201,33 @@ def self_test():
         assert upward(pairs) == [
             "common/high.cc: includes job/job.h, and job/ is not below common/",
             "worker/main.cc: includes server/a/one.h, and server/ is not below worker/",
+            "tests/one.cc: includes benchmarks/two.h, and benchmarks/ is not below tests/",
         ], upward(pairs)
         assert lines_of_circles(edges_of_includes(pairs)) == [
-            "these folders include each other in a circle: common/net, common/net/tcp",
+            "these include each other in a circle: common/net, common/net/tcp",
             "  common/net/all.cc includes common/net/tcp/tcp.h",
             "  common/net/tcp/tcp.h includes common/net/net.h",
-            "these folders include each other in a circle: server/a, server/b, server/c",
+            "these include each other in a circle: server/a, server/b, server/c",
             "  server/a/one.h includes server/b/two.h",
             "  server/b/two.h includes server/c/three.h",
             "  server/c/three.h includes server/a/one.h",
         ], lines_of_circles(edges_of_includes(pairs))
+        circle = ("worker/a/one", "worker/a/two")
+        units = [
+            "these include each other in a circle: worker/a/one, worker/a/two",
+            "  worker/a/one.cc includes worker/a/two.h",
+            "  worker/a/two-inl.h includes worker/a/one.h",
+        ]
+        below = edges_of_units(pairs)
+        assert lines_of_circles(below) == units, lines_of_circles(below)
+        assert not lines_of_circles(below, {circle})
+        assert lines_of_circles(below, {("worker/a/gone", "worker/a/two")}) == units + [
+            "CIRCLES has a circle that is none any more, take it out: worker/a/gone, worker/a/two"]
         assert lines_of_circles(edges_of_imports(source)) == [
-            "these folders include each other in a circle: python/slackline, python/slackline/_loop",
+            "these include each other in a circle: python/slackline, python/slackline/_loop",
             "  python/slackline/_job.py imports python/slackline/_loop/steps/Steps",
             "  python/slackline/_loop/steps.py imports python/slackline/_files",
-            "these folders include each other in a circle: python/slackline/_data, python/slackline/_optim",
+            "these include each other in a circle: python/slackline/_data, python/slackline/_optim",
             "  python/slackline/_data/loader.py imports python/slackline/_optim/rules",
             "  python/slackline/_optim/optimizer.py imports python/slackline/_data/loader",
         ], lines_of_circles(edges_of_imports(source))
@@ -203,6 +248,7 @@ def main():
     wrong = upward(pairs)
     for below in (edges_of_includes(pairs), edges_of_imports(arguments.source)):
         wrong += lines_of_circles(below)
+    wrong += lines_of_circles(edges_of_units(pairs), CIRCLES)
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0

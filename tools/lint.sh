@@ -20,11 +20,16 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_
 ninja -C "$build" $(cd "$root/proto" && printf 'generated/proto/%s.pb.h ' $(basename -s .proto -- *.proto)) >"$root/build/lint.log" 2>&1 ||
   { cat "$root/build/lint.log" >&2; exit 1; }
 
+# Which folders, and which options of g++ clang does not know: as tests/tidy_test.py has them.
+of_tidy_test() { PYTHONPATH="$root/tests" python3 -B -c "import tidy_test; print(*tidy_test.$1, sep='\n')"; }
+mapfile -t sources < <(of_tidy_test FOLDERS | sed 's#$#/*.cc#')
+mapfile -t options < <(of_tidy_test ARGUMENTS)
+
 if (($# == 0)); then
   base="$(git -C "$root" merge-base HEAD main)"
-  mapfile -t files < <(git -C "$root" diff --name-only --diff-filter=d "$base" -- 'common/*.cc' 'job/*.cc' 'programs/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
+  mapfile -t files < <(git -C "$root" diff --name-only --diff-filter=d "$base" -- "${sources[@]}" | sed "s#^#$root/#")
 elif [[ $1 == --all ]]; then
-  mapfile -t files < <(git -C "$root" ls-files 'common/*.cc' 'job/*.cc' 'programs/*.cc' 'server/*.cc' 'tools/*.cc' 'worker/*.cc' | sed "s#^#$root/#")
+  mapfile -t files < <(git -C "$root" ls-files "${sources[@]}" | sed "s#^#$root/#")
 else
   mapfile -t files < <(realpath -e -- "$@")
 fi
@@ -40,7 +45,5 @@ for file in "${files[@]}"; do
   if grep -qF "\"file\": \"$file\"" "$build/compile_commands.json"; then built+=("$file"); fi
 done
 ((${#built[@]})) || { echo "lint.sh: nothing to look at" >&2; exit 0; }
-# Options of g++ that clang does not know are no warnings here.
 printf '%s\0' "${built[@]}" | xargs -0 -n 4 -P "$(nproc)" \
-  clang-tidy -p "$build" --quiet --extra-arg=-Wthread-safety --extra-arg=-Wsign-compare \
-  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument
+  clang-tidy -p "$build" "${options[@]}" --extra-arg=-Wthread-safety --extra-arg=-Wsign-compare

@@ -6,9 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
-#include "common/config/block/bounds.h"
 #include "common/io/atomic_file.h"
 #include "common/io/regular_file.h"
 #include "common/io/state_hash.h"
@@ -17,9 +15,6 @@
 
 namespace slackline {
 namespace {
-
-constexpr size_t kKeptNameBytesMax = 255;
-constexpr size_t kKeptNameBytesShown = 96;  // In errors.
 
 absl::StatusOr<std::string> ReadProgram(const std::string& folder,
                                         const checkpoint::Kept& kept) {
@@ -81,27 +76,6 @@ absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
   SL_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(folder, "/", kept.file()),
                                          {*state.program}));
   return kept;
-}
-
-std::string WhyNoKept(const checkpoint::Kept& kept) {
-  const std::string& file = kept.file();
-  const std::string name =
-      absl::StrCat("state '", Shortened(file, kKeptNameBytesShown), "'");
-  if (file.size() > kKeptNameBytesMax || file == "." || file == ".." ||
-      file.find_first_of({"/\0", 2}) != std::string::npos) {
-    return absl::StrCat(name, ": the name of a file in the folder, of at most ",
-                        kKeptNameBytesMax, " bytes, is required");
-  }
-  if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
-    return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",
-                        kWorkersMax, ")");
-  }
-  const int64_t bytes_max = file.empty() ? 0 : kKeptBytesMax;
-  if (kept.bytes() < 0 || kept.bytes() > bytes_max) {
-    return absl::StrCat(name, " has ", kept.bytes(), " bytes; 0 to ", bytes_max,
-                        " are allowed");
-  }
-  return kept.has_residuals() ? WhyNoPart(kept.residuals()) : "";
 }
 
 absl::StatusOr<WorkerState> ReadKept(const std::string& folder,

@@ -10,12 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/shard_state.h"
 #include "proto/checkpoint.pb.h"
 
 namespace slackline {
-
-inline constexpr int64_t kKeptBytesMax = int64_t{1} << 30;
 
 struct WorkerState {
   std::optional<std::string> program;  // None: it keeps nothing.
@@ -30,10 +29,6 @@ struct WorkerState {
 absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
                                            int32_t rank,
                                            const WorkerState& state);
-
-// What is wrong with what somebody says of such files, by itself: rank, names,
-// sizes. Empty: nothing.
-std::string WhyNoKept(const checkpoint::Kept& kept);
 
 // All that is in them. DataLoss names the file, and what of it is not as `kept`
 // says: it is not there, is no file, or has another size or hash.

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
 #include "common/config/block/bounds.h"
 #include "common/ids.h"
@@ -26,6 +25,8 @@ namespace {
 // One of a thousand parts and as many tables has less than a MiB.
 constexpr int64_t kManifestBytesMax = 64 << 20;
 constexpr size_t kManifestNameBytesShown = 64;  // In errors.
+constexpr size_t kKeptNameBytesMax = 255;
+constexpr size_t kKeptNameBytesShown = 96;  // In errors.
 constexpr char kSha256Key[] = "sha256";
 
 // Elements of a table of this shape; 0: none, or too many.
@@ -150,6 +151,27 @@ absl::StatusOr<checkpoint::Manifest> ParseManifest(const std::string& path,
 }
 
 }  // namespace
+
+std::string WhyNoKept(const checkpoint::Kept& kept) {
+  const std::string& file = kept.file();
+  const std::string name =
+      absl::StrCat("state '", Shortened(file, kKeptNameBytesShown), "'");
+  if (file.size() > kKeptNameBytesMax || file == "." || file == ".." ||
+      file.find_first_of({"/\0", 2}) != std::string::npos) {
+    return absl::StrCat(name, ": the name of a file in the folder, of at most ",
+                        kKeptNameBytesMax, " bytes, is required");
+  }
+  if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
+    return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",
+                        kWorkersMax, ")");
+  }
+  const int64_t bytes_max = file.empty() ? 0 : kKeptBytesMax;
+  if (kept.bytes() < 0 || kept.bytes() > bytes_max) {
+    return absl::StrCat(name, " has ", kept.bytes(), " bytes; 0 to ", bytes_max,
+                        " are allowed");
+  }
+  return kept.has_residuals() ? WhyNoPart(kept.residuals()) : "";
+}
 
 std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   if (std::string why = WhyNoNumbers(manifest); !why.empty()) return why;

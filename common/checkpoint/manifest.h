@@ -18,6 +18,11 @@ inline constexpr char kManifestFile[] = "manifest.json";
 // shapes, optimizers, clocks and files are within their bounds, and unique
 // where they have to be; there are at least one table and one part.
 std::string WhyNoManifest(const checkpoint::Manifest& manifest);
+inline constexpr int64_t kKeptBytesMax = int64_t{1} << 30;
+
+// What is wrong with what somebody says of the files of a worker
+// (kept_file.h), by itself: rank, names, sizes. Empty: nothing.
+std::string WhyNoKept(const checkpoint::Kept& kept);
 // Of all files that it names.
 inline int64_t BytesOf(const checkpoint::Manifest& manifest) {
   int64_t bytes = 0;

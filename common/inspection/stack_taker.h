@@ -57,7 +57,7 @@ std::optional<int> FreeSignal();
 // Thread-safe: stacks are taken one after the other.
 class StackTaker {
  public:
-  // Texts are cut here.
+  // Longer texts are shortened.
   static constexpr size_t kTextBytesMax = 64 << 10;
   // What it takes to ask all processes together, and at most half of it for
   // one.

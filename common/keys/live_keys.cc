@@ -23,7 +23,7 @@ std::shared_ptr<const LiveKeys::Held> LiveKeys::Get() const {
   return held_;
 }
 
-bool LiveKeys::Take(const KeyPlan& plan) {
+bool LiveKeys::Adopt(const KeyPlan& plan) {
   const MutexLock lock(mutex_);
   const Credentials& held = held_->credentials;
   if (AreSame(plan.first, held)) {

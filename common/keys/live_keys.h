@@ -39,7 +39,7 @@ class LiveKeys {
   // What the place of the keys says now. A plan counts that begins with the
   // keys that are held, or with those that follow them. Another one has no time
   // from which on it would count for all: false, and nothing changes.
-  bool Take(const KeyPlan& plan);
+  bool Adopt(const KeyPlan& plan);
   // Goes over to the next keys when their time has come. True if it has.
   bool Advance(absl::Time now);
   // When Advance() has something to do; infinite: nothing is planned.

@@ -2,6 +2,7 @@
 // an exit code.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,6 +32,10 @@ absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
 // Whether it is the EndStatus() of a job that was SUSPENDED. A copy still
 // knows; a status that is made anew from code and message does not.
 bool IsSuspended(const absl::Status& status);
+
+// The sentence why a member was given up, or could not join, is shortened to
+// this.
+inline constexpr size_t kWhyBytesMax = 1024;
 
 // A status of a server that was given up; and whether a status is one, which a
 // copy still knows.

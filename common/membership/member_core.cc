@@ -6,21 +6,17 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/endpoint.h"
+#include "common/membership/end_status.h"
 #include "common/membership/refused.h"
 #include "common/shortened.h"
 #include "common/status.h"
+#include "common/time/duration_text.h"
 
 namespace slackline {
 namespace {
 
 // A lease has room for several lost heartbeats.
 constexpr int kHeartbeatsPerLease = 5;
-// After this many leases of silence the coordinator counts as gone.
-constexpr int kSilentLeases = 2;
-constexpr size_t kRecordsPerHeartbeat = 256;
-// The coordinator's sentence about a removal is cut at this.
-constexpr size_t kWhyBytesMax = 1024;
 // Of one answer, and of those that are remembered.
 constexpr int kInspectionsMax = 16;
 constexpr size_t kInspectedMax = 64;
@@ -28,16 +24,9 @@ constexpr size_t kInspectedMax = 64;
 // bytes per second.
 constexpr size_t kSoonSent = 256 << 10;
 constexpr double kSlowLink = 500e3;
-// An address of several is tried for at least this long, or twice if somebody
-// listens there and says nothing, as a process that is stopped.
-constexpr absl::Duration kTryMin = absl::Milliseconds(200);
 // For so long after it was stopped a member takes that for the reason of what
 // happens to it. A dead coordinator is found out after kSilentLeases.
-constexpr int kStoppedLeases = kSilentLeases + 2;
-
-std::string Text(absl::Duration duration) {
-  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(1)));
-}
+constexpr int kStoppedLeases = CoordinatorWatch::kSilentLeases + 2;
 
 std::string RunText(uint64_t run) { return absl::StrFormat("%016x", run); }
 
@@ -45,15 +34,15 @@ std::string RunText(uint64_t run) { return absl::StrFormat("%016x", run); }
 
 void MemberCore::Run(absl::Time now) {
   const absl::Duration late = awake_.Run(now);
-  if (late == absl::ZeroDuration() || lease_ == absl::ZeroDuration()) return;
-  const absl::Duration stopped = late + lease_ / kHeartbeatsPerLease;
-  if (stopped <= lease_) return;
+  if (late == absl::ZeroDuration() || lease() == absl::ZeroDuration()) return;
+  const absl::Duration stopped = late + lease() / kHeartbeatsPerLease;
+  if (stopped <= lease()) return;
   stopped_for_ = stopped;
   resumed_at_ = now;
 }
 
 bool MemberCore::WasStopped(absl::Time now) const {
-  return now - resumed_at_ <= lease_ * kStoppedLeases;
+  return now - resumed_at_ <= lease() * kStoppedLeases;
 }
 
 Message MemberCore::NewMessage() const {
@@ -67,7 +56,7 @@ void MemberCore::Start(absl::Time now, Effects* effects) {
   Run(now);
   started_ = true;
   give_up_at_ = awake_.At(now) + options_.start_timeout;
-  looks_since_ = awake_.At(now);
+  coordinator_.Start(awake_.At(now));
   SendJoin(now, effects);
 }
 
@@ -83,19 +72,12 @@ void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
   wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
   heartbeat = heartbeat_;
   heartbeat.set_incarnation(incarnation_);
-  heartbeat.set_first_record(first_record_);
   heartbeat.set_sent_micros(absl::ToUnixMicros(now));
-  const size_t count = std::min(records_.size(), kRecordsPerHeartbeat);
-  for (size_t i = 0; i < count; ++i) {
-    run::MetricRecord& record = *heartbeat.add_record();
-    record = records_[i].record;
-    record.set_seconds(absl::ToDoubleSeconds(now - records_[i].made_at));
-  }
-  if (links_tried_.has_value() && view_ == nullptr)
-    *heartbeat.mutable_links_tried() = *links_tried_;
-  records_sent_ = std::max(records_sent_, count);
+  records_.PutInto(&heartbeat, now);
+  if (links_.tried().has_value() && view_ == nullptr)
+    *heartbeat.mutable_links_tried() = *links_.tried();
   effects->sends.push_back(std::move(message));
-  next_heartbeat_ = now + lease_ / kHeartbeatsPerLease;
+  next_heartbeat_ = now + lease() / kHeartbeatsPerLease;
 }
 
 void MemberCore::SayWhichView(Effects* effects) const {
@@ -106,16 +88,7 @@ void MemberCore::SayWhichView(Effects* effects) const {
 
 void MemberCore::AddRecord(const run::MetricRecord& record,
                            absl::Time made_at) {
-  if (records_.size() >= options_.records_max) {
-    const auto unsent =
-        records_.begin() + static_cast<ptrdiff_t>(records_sent_);
-    const auto oldest = std::find_if(unsent, records_.end(), [](const auto& r) {
-      return r.record.kind() == run::MetricRecord::TRAIN;
-    });
-    records_.erase(oldest == records_.end() ? unsent : oldest);
-    ++records_dropped_;
-  }
-  records_.push_back({.record = record, .made_at = made_at});
+  records_.Add(record, made_at);
   if (record.kind() == run::MetricRecord::EVAL)
     next_heartbeat_ = std::min(next_heartbeat_, made_at);
 }
@@ -168,23 +141,23 @@ std::string MemberCore::ObstacleOf(uint64_t call_id) const {
 void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
                              Effects* effects) {
   if (incarnation_ != 0 || reply.token() != options_.join.token()) return;
-  lease_ = absl::Milliseconds(reply.lease_ms());
+  coordinator_.OnTerms(absl::Milliseconds(reply.lease_ms()),
+                       reply.coordinator_may_return());
   obstacle_ = reply.obstacle();
-  coordinator_may_return_ = reply.coordinator_may_return();
   if (reply.code() == wire::OK) {
     incarnation_ = reply.incarnation();
     run_ = reply.run();
     checkpoint_ = reply.checkpoint();
     checkpoint_sha256_ = reply.checkpoint_sha256();
-    awake_.SetGapMax(lease_ / kHeartbeatsPerLease);
+    awake_.SetGapMax(lease() / kHeartbeatsPerLease);
     effects->joined = true;
     SendHeartbeat(now, effects);
   } else if (reply.code() == wire::RETRY) {
     // The place is held, mostly: somebody may wonder what this process does.
     if (join_obstacle_.empty()) {
-      effects->log.push_back(
-          absl::StrCat("cannot join yet, tries again for up to ",
-                       Text(options_.start_timeout), ": ", reply.error()));
+      effects->log.push_back(absl::StrCat(
+          "cannot join yet, tries again for up to ",
+          DurationText(options_.start_timeout), ": ", reply.error()));
     }
     join_obstacle_ = reply.error();
   } else {
@@ -214,49 +187,14 @@ void MemberCore::OnView(absl::StatusOr<std::shared_ptr<const View>> view,
 
 void MemberCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
                          Effects* effects) {
-  if (view_ != nullptr || !links_.has_value() ||
-      tried.round() != links_->round()) {
-    return;
-  }
-  links_tried_ = tried;
+  if (view_ != nullptr || !links_.OnTried(tried)) return;
   // All may wait for this one.
   if (tried.unreached().empty()) SendHeartbeat(now, effects);
 }
 
-void MemberCore::SayWhomItMisses(absl::Time now, Effects* effects) {
-  if (view_ != nullptr || !links_tried_.has_value() || said_links_ ||
-      now - links_since_ <= lease_) {
-    return;
-  }
-  said_links_ = true;
-  for (const wire::Unreached& of : links_tried_->unreached()) {
-    std::string endpoint;
-    for (const wire::ServerMember& server : links_->server()) {
-      if (!of.worker() && server.index() == of.index() &&
-          of.thread() < server.thread_size()) {
-        endpoint = NetworkEndpoint(server.thread(of.thread()));
-      }
-    }
-    for (const wire::Door& door : links_->worker()) {
-      if (of.worker() && door.rank() == of.index()) endpoint = door.endpoint();
-    }
-    effects->log.push_back(absl::StrCat(
-        "cannot connect to ", of.worker() ? "worker " : "server ", of.index(),
-        " at ", endpoint, " for ", Text(now - links_since_),
-        ", and tries on; is there a firewall between?"));
-  }
-}
-
 void MemberCore::OnLink(LinkState link, absl::Time now) {
   Run(now);
-  const auto since = [&](LinkState state, absl::Time* begin) {
-    if (link == state) *begin = std::min(*begin, awake_.At(now));
-    if (link == LinkState::kUp || link == LinkState::kGone)
-      *begin = absl::InfiniteFuture();
-  };
-  since(LinkState::kRefused, &refused_since_);
-  since(LinkState::kDropped, &dropped_since_);
-  link_ = link;
+  coordinator_.OnLink(link, awake_.At(now));
 }
 
 void MemberCore::OnHeartbeatReply(const wire::HeartbeatReply& reply,
@@ -269,25 +207,16 @@ void MemberCore::OnHeartbeatReply(const wire::HeartbeatReply& reply,
   }
   OnInspections(reply, effects);
   if (reply.has_try_links() && view_ == nullptr &&
-      (!links_.has_value() || links_->round() < reply.try_links().round())) {
-    links_ = reply.try_links();
-    links_since_ = now;
-    links_tried_.reset();
-    said_links_ = false;
-    effects->try_links = links_;
+      links_.OnTryLinks(reply.try_links(), now)) {
+    effects->try_links = reply.try_links();
   }
-  while (first_record_ < reply.records_acked() && !records_.empty()) {
-    records_.pop_front();
-    if (records_sent_ > 0) --records_sent_;
-    ++first_record_;
-  }
-  if (records_dropped_ > records_dropped_said_) {
+  records_.OnKept(reply.records_acked());
+  if (const int64_t dropped = records_.DroppedSince(); dropped > 0) {
     effects->log.push_back(absl::StrCat(
-        records_dropped_ - records_dropped_said_,
+        dropped,
         " metric records were dropped while the coordinator did not take "
         "them; at most ",
         options_.records_max, " are kept"));
-    records_dropped_said_ = records_dropped_;
   }
 }
 
@@ -312,26 +241,16 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
     if (run_ == 0 || other.run() == run_) return;
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
         "this process belongs to another run (", RunText(run_), ") of job '",
-        options_.join.job(), "'; the coordinator at ",
-        options_.coordinators[looks_at_], " runs job '", other.job(), "' (run ",
-        RunText(other.run()), ")"));
+        options_.join.job(), "'; the coordinator at ", coordinator_.address(),
+        " runs job '", other.job(), "' (run ", RunText(other.run()), ")"));
     return;
   }
   if (run_ != 0 && message.header.run() != 0 && message.header.run() != run_)
     return;  // From another coordinator than the one that we have joined.
   // What has no run may be of anybody, at an address that the coordinator has
   // left: it does not show that the coordinator is there.
-  if (run_ == 0 || message.header.run() == run_) {
-    const bool moved = std::exchange(heard_at_, looks_at_) != looks_at_;
-    if (said_silent_ || (moved && incarnation_ != 0)) {
-      said_silent_ = false;
-      effects->log.push_back(absl::StrCat(CoordinatorText(), " is heard",
-                                          moved ? "" : " again", ", after ",
-                                          Text(Silence(now))));
-    }
-    heard_ = awake_.At(now);
-    heard_here_ = true;
-  }
+  if (run_ == 0 || message.header.run() == run_)
+    coordinator_.OnHeard(incarnation_ != 0, awake_.At(now), &effects->log);
   switch (message.header.body_case()) {
     case wire::Header::kJoinReply:
       return OnJoinReply(message.header.join_reply(), now, effects);
@@ -382,78 +301,7 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
 }
 
 bool MemberCore::HearsCoordinator(absl::Time now) const {
-  return incarnation_ != 0 && Silence(now) <= lease_ * kSilentLeases;
-}
-
-void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
-  const absl::Duration silence = Silence(now);
-  if (lease_ == absl::ZeroDuration() || silence <= lease_ * kSilentLeases)
-    return;
-  const std::string who =
-      absl::StrCat(CoordinatorText(), " has been silent for ", Text(silence));
-  // Who refuses us is another process than the one that we have joined.
-  const bool replaced =
-      link_ == LinkState::kRefused || link_ == LinkState::kDropped;
-  const bool gone = link_ == LinkState::kGone || replaced;
-  const std::string nobody =
-      replaced ? "what listens there now is none that knows this process' key"
-               : "nobody listens there any more";
-  if (gone && !coordinator_may_return_) {
-    effects->failure = absl::UnavailableError(absl::StrCat(
-        who, " and ", nobody, "; that server died or the job has ended",
-        WasStopped(now)
-            ? absl::StrCat("; this process itself was stopped for ",
-                           Text(stopped_for_), ", longer than its lease of ",
-                           Text(lease_))
-            : ""));
-    return;
-  }
-  if (silence > options_.coordinator_timeout) {
-    effects->failure = absl::UnavailableError(absl::StrCat(
-        who,
-        options_.coordinators.size() > 1
-            ? "; no other server has gone on with the job, and "
-        : gone
-            ? absl::StrCat("; ", nobody,
-                           ", nobody has gone on with the job (start "
-                           "slackline_server --index=0 again, as the first "
-                           "time), and ")
-            : "; its process is there or cannot be reached, but says nothing, "
-              "and ",
-        "limits { coordinator_timeout_ms } is ",
-        absl::ToInt64Milliseconds(options_.coordinator_timeout)));
-    return;
-  }
-  if (said_silent_) return;
-  said_silent_ = true;
-  effects->log.push_back(absl::StrCat(
-      who,
-      gone ? absl::StrCat("; ", nobody,
-                          ", and this process waits for another one that goes "
-                          "on with the job, up to ")
-           : "; nothing says that it is dead, so this process waits for it, up "
-             "to ",
-      Text(options_.coordinator_timeout)));
-}
-
-void MemberCore::CheckRefused(absl::Time now, Effects* effects) {
-  if (options_.coordinators.size() > 1) return;
-  const std::string& endpoint = options_.coordinators.front();
-  const absl::Duration refused_max =
-      incarnation_ == 0 ? kRefusedMax : kMemberRefusedMax;
-  if (awake_.At(now) - refused_since_ >= refused_max) {
-    effects->failure = RefusedStatus(endpoint);
-  } else if (awake_.At(now) - dropped_since_ >= kRefusedMax && !said_dropped_) {
-    said_dropped_ = true;
-    effects->log.push_back(
-        absl::StrCat(DroppedText(endpoint), "; this process tries on"));
-  }
-}
-
-std::string MemberCore::CoordinatorText() const {
-  return absl::StrCat("the coordinator",
-                      options_.coordinators.size() > 1 ? "" : " in server 0",
-                      " at ", options_.coordinators[heard_at_]);
+  return incarnation_ != 0 && !coordinator_.IsSilent(awake_.At(now));
 }
 
 bool MemberCore::IsOfAnotherJob(const Message& message) const {
@@ -464,52 +312,11 @@ bool MemberCore::IsOfAnotherJob(const Message& message) const {
           header.join_reply().job() != options_.join.job());
 }
 
-namespace {
-
-// Who is not connected looks at an address for so long: at all of them within
-// half a lease, where that leaves time to connect.
-absl::Duration TryFor(size_t coordinators, absl::Duration lease) {
-  return std::max(kTryMin, lease / (2 * static_cast<double>(coordinators)));
-}
-
-}  // namespace
-
-absl::Duration MemberCore::FoundWithin(size_t coordinators,
-                                       absl::Duration lease) {
-  if (coordinators == 1) return TryFor(1, lease) * 2;
-  return kTryMin * 2 * static_cast<double>(coordinators);
-}
-
-absl::Duration MemberCore::LookPatience() const {
-  const bool up = link_ == LinkState::kUp || link_ == LinkState::kConnected;
-  if (up && heard_here_) return lease_;
-  // One that has said nothing yet may have heard us, and died: the next one
-  // gives us up if we do not find it within our lease.
-  const bool alone = options_.coordinators.size() == 1;
-  const absl::Duration lease =
-      alone && lease_ == absl::ZeroDuration() ? options_.lease : lease_;
-  const absl::Duration patience = TryFor(options_.coordinators.size(), lease);
-  return up ? patience * 2 : patience;
-}
-
 void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
-  // Where none comes after it, a connection that breaks is the news.
-  if (options_.coordinators.size() == 1 && incarnation_ != 0 &&
-      !coordinator_may_return_) {
-    return;
-  }
-  const absl::Time last = std::max(looks_since_, heard_);
-  if (awake_.At(now) - last < LookPatience()) return;
-  looks_at_ = (looks_at_ + 1) % options_.coordinators.size();
-  looks_since_ = awake_.At(now);
-  heard_here_ = false;
-  // At the only address the next connection goes on where this one was.
-  if (options_.coordinators.size() > 1) {
-    link_.reset();
-    refused_since_ = absl::InfiniteFuture();
-    dropped_since_ = absl::InfiniteFuture();
-  }
-  effects->look_at = looks_at_;
+  const std::optional<size_t> next =
+      coordinator_.LookElsewhere(incarnation_ != 0, awake_.At(now));
+  if (!next.has_value()) return;
+  effects->look_at = next;
   // Whatever was sent to the last one has reached nobody.
   next_join_ = now;
   next_heartbeat_ = now;
@@ -523,13 +330,13 @@ void MemberCore::Fence(const std::string& why, Effects* effects) {
 
 std::string MemberCore::WhyFenced(absl::Time now) const {
   if (!why_removed_.empty()) return absl::StrCat("it ", why_removed_);
-  const std::string lease =
-      absl::StrCat("its lease of ", Text(lease_), " ran out");
+  const std::string ran_out =
+      absl::StrCat("its lease of ", DurationText(lease()), " ran out");
   if (WasStopped(now)) {
-    return absl::StrCat(lease, " while this process was stopped for ",
-                        Text(stopped_for_));
+    return absl::StrCat(ran_out, " while this process was stopped for ",
+                        DurationText(stopped_for_));
   }
-  return absl::StrCat(lease,
+  return absl::StrCat(ran_out,
                       " although it runs; was it cut off, or the machine "
                       "overloaded? limits { lease_ms: ... } can be raised");
 }
@@ -537,11 +344,20 @@ std::string MemberCore::WhyFenced(absl::Time now) const {
 void MemberCore::OnTick(absl::Time now, Effects* effects) {
   if (!started_) return;
   Run(now);
+  const absl::Time awake = awake_.At(now);
+  effects->failure = coordinator_.CheckSilence(
+      awake,
+      WasStopped(now)
+          ? absl::StrCat("; this process itself was stopped for ",
+                         DurationText(stopped_for_),
+                         ", longer than its lease of ", DurationText(lease()))
+          : "",
+      &effects->log);
+  if (!effects->failure.ok()) return;
   if (incarnation_ == 0) {
-    CheckSilence(now, effects);
-    if (effects->failure.ok()) CheckRefused(now, effects);
+    effects->failure = coordinator_.CheckRefused(awake, &effects->log);
     if (!effects->failure.ok()) return;
-    if (awake_.At(now) >= give_up_at_) {
+    if (awake >= give_up_at_) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);
       effects->failure = absl::DeadlineExceededError(
           join_obstacle_.empty()
@@ -549,12 +365,11 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
                     "no coordinator answered at ",
                     absl::StrJoin(options_.coordinators, ", "), " within ",
                     waited,
-                    dropped_since_ == absl::InfiniteFuture()
-                        ? "; is slackline_server --index=0 of this "
-                          "config running there?"
-                        : absl::StrCat(
-                              "; ",
-                              DroppedText(options_.coordinators[looks_at_])))
+                    coordinator_.dropped()
+                        ? absl::StrCat("; ",
+                                       DroppedText(coordinator_.address()))
+                        : "; is slackline_server --index=0 of this "
+                          "config running there?")
               : absl::StrCat("could not join within ", waited, ": ",
                              join_obstacle_));
       return;
@@ -563,10 +378,8 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
     if (now >= next_join_) SendJoin(now, effects);
     return;
   }
-  CheckSilence(now, effects);
-  if (!effects->failure.ok()) return;
   LookElsewhere(now, effects);
-  SayWhomItMisses(now, effects);
+  if (view_ == nullptr) links_.SayWhomItMisses(now, lease(), &effects->log);
   if (now >= next_heartbeat_) SendHeartbeat(now, effects);
   for (auto& [id, call] : calls_) {
     if (now < call.resend_at) continue;

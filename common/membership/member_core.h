@@ -10,8 +10,8 @@
 //
 // Where another coordinator may be elsewhere, a member that hears none looks
 // for it at one address after the other; and at its only one anew, since the
-// name there may be another host's by now. FoundWithin() says how long that
-// takes, and new coordinators wait for so long.
+// name there may be another host's by now. CoordinatorWatch::FoundWithin() says
+// how long that takes, and new coordinators wait for so long.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.
@@ -29,6 +29,9 @@
 #include "absl/time/time.h"
 #include "common/link_state.h"
 #include "common/membership/clock_offset.h"
+#include "common/membership/coordinator_watch.h"
+#include "common/membership/link_report.h"
+#include "common/membership/record_queue.h"
 #include "common/message.h"
 #include "common/time/awake_clock.h"
 #include "common/view/shard_map.h"
@@ -81,14 +84,13 @@ class MemberCore {
     std::vector<std::string> log;  // Sentences for people.
   };
 
-  // How long a member may need to find a coordinator that is elsewhere by now,
-  // beyond a lease: of so many addresses. Of one: it is looked at twice in that
-  // time. Of several: the next coordinator begins only after the lease of the
-  // last one in etcd, in which members have begun to look.
-  static absl::Duration FoundWithin(size_t coordinators, absl::Duration lease);
-
   explicit MemberCore(const Options& options)
-      : options_(options), awake_(options.join_retry) {}
+      : options_(options),
+        awake_(options.join_retry),
+        coordinator_({.coordinators = options.coordinators,
+                      .lease = options.lease,
+                      .coordinator_timeout = options.coordinator_timeout}),
+        records_(options.records_max) {}
 
   void Start(absl::Time now, Effects* effects);
   void OnMessage(const Message& message, absl::Time now, Effects* effects);
@@ -114,8 +116,6 @@ class MemberCore {
   // records_max of them are kept: the oldest TRAIN record that was not sent yet
   // makes room, and only if there is none the oldest of the others.
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
-  // Those that made room.
-  int64_t records_dropped() const { return records_dropped_; }
   // Sends a heartbeat now instead of at its time. Call it after a view that
   // ends the job, with the last statistics set: the coordinator waits for it.
   void SendHeartbeat(absl::Time now, Effects* effects);
@@ -141,17 +141,17 @@ class MemberCore {
   const std::string& checkpoint() const { return checkpoint_; }
   const std::string& checkpoint_sha256() const { return checkpoint_sha256_; }
   const std::shared_ptr<const View>& view() const { return view_; }
-  absl::Duration lease() const { return lease_; }
+  absl::Duration lease() const { return coordinator_.lease(); }
   // Of the coordinator, once it has said something, in awake time.
   absl::Duration Silence(absl::Time now) const {
-    return awake_.At(now) - heard_;
+    return coordinator_.Silence(awake_.At(now));
   }
   // It has joined, and the coordinator is not silent.
   bool HearsCoordinator(absl::Time now) const;
   // Why the coordinator had no place for us when it last said so; unspecified
   // once we have joined.
   wire::JoinReply::Obstacle obstacle() const { return obstacle_; }
-  // What waits to be answered, and to be kept by the coordinator.
+  // For tests: what waits to be answered, and to be kept by the coordinator.
   size_t calls_count() const { return calls_.size(); }
   size_t records_count() const { return records_.size(); }
   // The coordinator has removed this member for another reason than its lease.
@@ -167,10 +167,6 @@ class MemberCore {
     absl::Time resend_at;
     std::string obstacle;
   };
-  struct Record {
-    run::MetricRecord record;
-    absl::Time made_at;
-  };
   // At the beginning of each event.
   void Run(absl::Time now);
   void SendJoin(absl::Time now, Effects* effects);
@@ -183,25 +179,12 @@ class MemberCore {
                         Effects* effects);
   // What it is asked and has not been asked before.
   void OnInspections(const wire::HeartbeatReply& reply, Effects* effects);
-  // Says whom it cannot connect to, a lease after it has begun to try.
-  void SayWhomItMisses(absl::Time now, Effects* effects);
   // The coordinator has removed this member; `why` as in HeartbeatReply.error.
   void Fence(const std::string& why, Effects* effects);
-  // Fails, or says that it waits, if the coordinator has been silent for long.
-  void CheckSilence(absl::Time now, Effects* effects);
   // Where ours may be, another job's is.
   bool IsOfAnotherJob(const Message& message) const;
-  // Turns to the next address if there is one, and nobody was heard at this one
-  // for long enough.
+  // Where nobody was heard for long enough.
   void LookElsewhere(absl::Time now, Effects* effects);
-  // Fails when the only place where the coordinator may be has refused this
-  // process for long enough that it is no process that ends or begins; says
-  // that it ends all connections.
-  void CheckRefused(absl::Time now, Effects* effects);
-  // How long this address may say nothing before that.
-  absl::Duration LookPatience() const;
-  // "the coordinator in server 0 at ADDRESS", where it was last heard.
-  std::string CoordinatorText() const;
   // This process did not run for longer than its lease, not long ago.
   bool WasStopped(absl::Time now) const;
   Message NewMessage() const;
@@ -220,38 +203,15 @@ class MemberCore {
   uint64_t run_ = 0;
   std::string checkpoint_;
   std::string checkpoint_sha256_;
-  absl::Duration lease_;  // Zero until the coordinator has said something.
   absl::Time next_heartbeat_;
-  // Of options_.coordinators: the one that it is connected with, since then, in
-  // awake time, and the last one that said anything.
-  size_t looks_at_ = 0;
-  absl::Time looks_since_ = absl::InfiniteFuture();
-  bool heard_here_ = false;  // Since then.
-  size_t heard_at_ = 0;
-  // None: nothing is known yet of the connection that is made.
-  std::optional<LinkState> link_;
-  // Since when somebody refuses this process there, in awake time.
-  absl::Time refused_since_ = absl::InfiniteFuture();
-  // Or ends its connections at once.
-  absl::Time dropped_since_ = absl::InfiniteFuture();
-  bool said_dropped_ = false;
-  bool coordinator_may_return_ = false;  // As it said last.
-  absl::Time heard_;  // Last sign of life of the coordinator; in awake time.
-  bool said_silent_ = false;
-  absl::Duration
-      stopped_for_;  // The last time that it was longer than a lease,
-  absl::Time resumed_at_ = absl::InfinitePast();  // and when that ended.
+  CoordinatorWatch coordinator_;
+  // For how long this process did not run, the last time that it was longer
+  // than a lease, and when that ended.
+  absl::Duration stopped_for_;
+  absl::Time resumed_at_ = absl::InfinitePast();
   wire::Heartbeat heartbeat_;
-  uint64_t first_record_ = 0;  // The number of records_.front().
-  size_t records_sent_ = 0;    // Of records_: their numbers are fixed.
-  std::deque<Record> records_;
-  int64_t records_dropped_ = 0;
-  int64_t records_dropped_said_ = 0;
-  // While the job forms: whom to try, since when, and what has come of it.
-  std::optional<wire::TryLinks> links_;
-  absl::Time links_since_;
-  std::optional<wire::LinksTried> links_tried_;
-  bool said_links_ = false;
+  RecordQueue records_;
+  LinkReport links_;  // While the job forms.
   std::shared_ptr<const View> view_;
   uint64_t view_refused_ = 0;  // Number of the last one.
   ClockOffset clock_offset_;

@@ -12,9 +12,6 @@ namespace slackline {
 // Who is refused for longer (LinkState::kRefused, kDropped) is not refused by a
 // process that just begins, or ends.
 inline constexpr absl::Duration kRefusedMax = absl::Seconds(3);
-// A member whose key was right may be refused while keys are exchanged: by as
-// much as the clocks of hosts differ.
-inline constexpr absl::Duration kMemberRefusedMax = absl::Seconds(30);
 
 // PermissionDenied.
 absl::Status RefusedStatus(const std::string& endpoint);

@@ -5,8 +5,8 @@
 #include <vector_types.h>
 
 #include "common/cuda/sweep.h"
+#include "common/optim/cuda_operands.h"
 #include "common/optim/formulas.h"
-#include "common/optim/update_cuda.h"
 
 namespace slackline::optim {
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/keys/key_follower.h"
 #include "common/keys/key_holder.h"
+#include "common/keys/key_watch.h"
 #include "proto/cluster.pb.h"
 #include "proto/keys.pb.h"
 

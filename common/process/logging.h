@@ -14,7 +14,7 @@ namespace slackline {
 // day.
 void SetUpLogging(const std::string& process, const TimeSource& time);
 
-// What a KeyFollower says goes there.
+// What a KeyWatch says goes there.
 std::function<void(bool warns, const std::string& text)> LogOfKeys();
 
 }  // namespace slackline

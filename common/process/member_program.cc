@@ -217,6 +217,78 @@ void BeginMember(const std::string& name, const std::string& role,
   }
 }
 
+namespace {
+
+// Those of a program that may be added to a job, or resume one.
+void AddServerFlags(const MemberProgram& program, CLI::App* app,
+                    MemberFlags* flags) {
+  if (program.may_be_added) {
+    app->add_flag("--add", flags->add,
+                  "Joins a running job as one more server than its config has; "
+                  "--index is then one that no other server has. A server of "
+                  "the config that has died joins again without it: start it "
+                  "as the first time");
+    app->add_option("--host", flags->host,
+                    "With --add: address that others connect to; default: that "
+                    "of the config's last server");
+    app->add_option("--threads", flags->threads,
+                    "With --add: shard threads; default: as the config's last "
+                    "server")
+        ->check(CLI::Range(1, 1024));
+  }
+  if (program.may_resume) {
+    app->add_option("--resume", flags->resume,
+                    "The job goes on from this checkpoint, a folder such as "
+                    "RUN/checkpoints/step-00001200, or the newest whole one of "
+                    "a run's folder or a folder of checkpoints; the same for "
+                    "all servers of the config, each of which reads it");
+    app->add_flag(
+        "--restore", flags->restore,
+        "The job goes on from the newest whole checkpoint in its own "
+        "folder (checkpoint { folder } of the config, or checkpoints "
+        "in --out), and begins anew if there has never been one; if "
+        "none of those that are there can be used, it ends; for a job "
+        "that is started again as a whole with the same commands");
+    app->add_flag("--new-run", flags->new_run,
+                  "Server 0 begins a new run, with --resume or --restore from "
+                  "that checkpoint, whatever an earlier one has left in --out "
+                  "(or in etcd). Without it server 0 goes on with a run that "
+                  "has not ended (coordinator.state in --out, of a job with "
+                  "replicas), and ends if that run has ended: so the command "
+                  "that started it is always the right one to start it again. "
+                  "What the new run does not go on from is moved into "
+                  "OUT/replaced-N");
+    app->add_flag(
+        "--recover", flags->recover,
+        "With coordinator { etcd } in the config, for other servers "
+        "than server 0, which does so anyway: goes on as the "
+        "coordinator of the job in etcd also before it has joined, if "
+        "nobody else does. docs/manual/coordinator.md");
+  }
+}
+
+// From the flags to the exit code.
+int RunMember(const std::string& name, const MemberProgram& program,
+              const MemberFlags& flags, const config::ClusterConfig& config,
+              const TimeSource& time) {
+  BeginMember(name, program.role, flags, config, time);
+  const absl::Status known = AwaitNames(program, flags, config);
+  const absl::Status status =
+      known.ok() ? program.run(flags, config, time) : known;
+  if (IsSuspended(status)) {
+    spdlog::warn("the job is suspended: {}", std::string(status.message()));
+    return kExitSuspended;
+  }
+  if (!status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+    return IsGivenUp(status) ? kExitGivenUp : kExitFailed;
+  }
+  spdlog::info("done");
+  return 0;
+}
+
+}  // namespace
+
 int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   StopSignal::Block();
   // Workers may be programs of their own.
@@ -287,47 +359,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                        "~/.config/slackline/key, which is made if there is "
                        "none and all of the job is on this host")),
       kKeyVariable);
-  if (program.may_be_added) {
-    app.add_flag("--add", flags.add,
-                 "Joins a running job as one more server than its config has; "
-                 "--index is then one that no other server has. A server of "
-                 "the config that has died joins again without it: start it "
-                 "as the first time");
-    app.add_option("--host", flags.host,
-                   "With --add: address that others connect to; default: that "
-                   "of the config's last server");
-    app.add_option("--threads", flags.threads,
-                   "With --add: shard threads; default: as the config's last "
-                   "server")
-        ->check(CLI::Range(1, 1024));
-  }
-  if (program.may_resume) {
-    app.add_option("--resume", flags.resume,
-                   "The job goes on from this checkpoint, a folder such as "
-                   "RUN/checkpoints/step-00001200, or the newest whole one of "
-                   "a run's folder or a folder of checkpoints; the same for "
-                   "all servers of the config, each of which reads it");
-    app.add_flag("--restore", flags.restore,
-                 "The job goes on from the newest whole checkpoint in its own "
-                 "folder (checkpoint { folder } of the config, or checkpoints "
-                 "in --out), and begins anew if there has never been one; if "
-                 "none of those that are there can be used, it ends; for a job "
-                 "that is started again as a whole with the same commands");
-    app.add_flag("--new-run", flags.new_run,
-                 "Server 0 begins a new run, with --resume or --restore from "
-                 "that checkpoint, whatever an earlier one has left in --out "
-                 "(or in etcd). Without it server 0 goes on with a run that "
-                 "has not ended (coordinator.state in --out, of a job with "
-                 "replicas), and ends if that run has ended: so the command "
-                 "that started it is always the right one to start it again. "
-                 "What the new run does not go on from is moved into "
-                 "OUT/replaced-N");
-    app.add_flag("--recover", flags.recover,
-                 "With coordinator { etcd } in the config, for other servers "
-                 "than server 0, which does so anyway: goes on as the "
-                 "coordinator of the job in etcd also before it has joined, if "
-                 "nobody else does. docs/manual/coordinator.md");
-  }
+  AddServerFlags(program, &app, &flags);
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "
                  "same for all processes");
@@ -373,20 +405,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     }
     time = TimeSource(*step);
   }
-  BeginMember(name, program.role, flags, *config, time);
-  const absl::Status known = AwaitNames(program, flags, *config);
-  const absl::Status status =
-      known.ok() ? program.run(flags, *config, time) : known;
-  if (IsSuspended(status)) {
-    spdlog::warn("the job is suspended: {}", std::string(status.message()));
-    return kExitSuspended;
-  }
-  if (!status.ok()) {
-    spdlog::error("{}", std::string(status.message()));
-    return IsGivenUp(status) ? kExitGivenUp : kExitFailed;
-  }
-  spdlog::info("done");
-  return 0;
+  return RunMember(name, program, flags, *config, time);
 }
 
 absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(

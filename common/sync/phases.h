@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/ids.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 #include "proto/run.pb.h"
 #include "proto/view.pb.h"

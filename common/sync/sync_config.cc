@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/block/bounds.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 
 namespace slackline {

@@ -18,6 +18,7 @@
 #include "common/process/join_request.h"
 #include "common/process/logging.h"
 #include "common/status.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/timeline/event_names.h"
 #include "common/utf8.h"
@@ -135,7 +136,7 @@ CoordinatorThread::Options CoordinatorOptions(
                   .mode = ModeText(config)};
   options.core.try_links = true;
   options.core.host_server = flags.index;
-  options.core.found_within = MemberCore::FoundWithin(
+  options.core.found_within = CoordinatorWatch::FoundWithin(
       CoordinatorEndpoints(config).size(), options.core.lease());
   options.endpoint = endpoint;
   options.folder = flags.out;

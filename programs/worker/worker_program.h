@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/config/cluster_config.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/mutex.h"
 #include "common/net/delayed/delayed_transport.h"
 #include "common/net/process/process_transport.h"

@@ -18,7 +18,7 @@
 #include "common/health/health_page.h"
 #include "common/inspection/inspector.h"
 #include "common/inspection/stack_taker.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/mutex.h"
 #include "common/optim/step_options.h"
 #include "common/process/member_program.h"

@@ -233,7 +233,7 @@ def test_a_long_error_is_cut_in_the_middle(tmp_path):
     job = run_job(tmp_path, script)
     assert job.code == 1
     for traceback in job.summary["traceback"]:
-        assert "Traceback" in traceback["text"] and "... (cut here) ..." in traceback["text"]
+        assert "Traceback" in traceback["text"] and "... (shortened here) ..." in traceback["text"]
         assert "the end" in traceback["text"] and len(traceback["text"].encode()) <= 8192
     assert job.summary["traceback"] and len(job.summary["reason"].encode()) < 2000
 

@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/block/bounds.h"
+#include "common/membership/end_status.h"
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
@@ -31,9 +32,6 @@ bool HasBadValues(const run::MetricRecord& record) {
 constexpr size_t kPastTokensMax = 4096;
 constexpr size_t kAskingMax = 4096;
 constexpr size_t kWhyRemovedMax = 1024;
-// Sentences of members about themselves, and those that they are told, are cut
-// at these.
-constexpr size_t kWhyBytesMax = 1024;
 constexpr size_t kHostBytesMax = 256;
 // Several times what a member without a place waits before it asks again.
 constexpr absl::Duration kAsksAgainWithin = absl::Seconds(1);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/shortened.h"
 #include "common/status.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 

@@ -26,34 +26,9 @@
 #include "server/shard/held_by_clock.h"
 #include "server/shard/shard.h"
 #include "server/shard/shard_record.h"
+#include "server/shard/shard_snapshot.h"
 
 namespace slackline {
-
-// Where a copy of a shard is in the shard's log. Two copies at one position are
-// equal.
-struct LogPosition {
-  // Grows whenever the shard gets another owner, whose log it is from there on.
-  uint64_t term = 0;
-  uint64_t index = 0;  // Records that were applied since the job began.
-  bool operator==(const LogPosition&) const = default;
-};
-
-// Everything that a shard is, but its range. The tensors are references.
-struct ShardSnapshot {
-  Version version = 0;
-  Payload values;
-  std::vector<Payload> slots = {};
-  Clock min_clock = 0;
-  std::vector<Participant> participants = {};  // Sorted by rank.
-  Clock complete_clock = 0;
-  // Of complete_clock, sorted by rank, then incarnation.
-  std::vector<HeldGradient> held = {};
-  int spare = 0;  // Of that clock.
-  LogPosition position = {};
-  RunningRms running_rms = {};
-  // Of a job whose delays are given.
-  std::optional<TurnState> turns = {};
-};
 
 struct ShardOutcome;
 

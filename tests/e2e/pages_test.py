@@ -251,7 +251,7 @@ class PagesTest(unittest.TestCase):
         """Each message of troubleshooting.md is one that the programs print."""
         text = "".join(
             re.sub(r'\\?"\s*\n\s*"', "", path.read_text(encoding="utf-8"))
-            for part in ("common", "job", "server", "worker", "tools", "python")
+            for part in ("common", "job", "programs", "server", "worker", "tools", "python")
             for path in sorted((SOURCE / part).rglob("*"))
             if path.suffix in (".cc", ".h", ".py") and "tests" not in path.parts
         )

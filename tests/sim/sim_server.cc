@@ -142,7 +142,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.host_server = host;
   options.host_has_joined = host_has_joined;
   if (!scenario.planted_no_patience) {
-    options.found_within = MemberCore::FoundWithin(
+    options.found_within = CoordinatorWatch::FoundWithin(
         scenario.takes_over ? static_cast<size_t>(scenario.servers) : 1,
         scenario.lease);
   }
@@ -196,7 +196,8 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
   // Longer than any is away; and one at another address has to be found.
   options.coordinator_timeout = scenario.lease * 10;
   if (scenario.address_moves)
-    options.coordinator_timeout += MemberCore::FoundWithin(1, scenario.lease);
+    options.coordinator_timeout +=
+        CoordinatorWatch::FoundWithin(1, scenario.lease);
   options.join_retry = scenario.lease / 4;
   options.call_retry = scenario.lease / 2;
   return options;

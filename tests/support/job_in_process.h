@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "benchmarks/step_worker.h"
 #include "common/net/transport.h"
 #include "common/version.h"
 #include "gtest/gtest.h"
@@ -17,6 +16,7 @@
 #include "server/coordinator/coordinator_thread.h"
 #include "server/shard/shard_thread.h"
 #include "tests/support/must.h"
+#include "tests/support/step_worker.h"
 
 namespace slackline {
 

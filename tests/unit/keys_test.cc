@@ -23,7 +23,7 @@
 #include "common/keys/authority.h"
 #include "common/keys/credentials.h"
 #include "common/keys/key_file.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/keys/live_keys.h"
 #include "common/keys/secret.h"
 #include "common/mutex.h"
@@ -411,7 +411,7 @@ class LiveKeysTest : public ::testing::Test {
 TEST_F(LiveKeysTest, AreExchangedAtTheTimeThatIsPlanned) {
   LiveKeys keys({.first = Of(1)}, begin_);
   EXPECT_EQ(keys.NextFrom(), absl::InfiniteFuture());
-  EXPECT_TRUE(keys.Take(Plan(1, 2, exchange_)));
+  EXPECT_TRUE(keys.Adopt(Plan(1, 2, exchange_)));
   EXPECT_EQ(keys.NextFrom(), exchange_);
   EXPECT_FALSE(keys.Advance(exchange_ - absl::Nanoseconds(1)));
   EXPECT_TRUE(Holds(keys, 1));
@@ -422,11 +422,11 @@ TEST_F(LiveKeysTest, AreExchangedAtTheTimeThatIsPlanned) {
   EXPECT_EQ(keys.Get()->generation, 1);
   EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
   // The file is as it was: it is the exchange that has been.
-  EXPECT_TRUE(keys.Take(Plan(1, 2, exchange_)));
+  EXPECT_TRUE(keys.Adopt(Plan(1, 2, exchange_)));
   EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
   EXPECT_TRUE(Holds(keys, 2));
   // And another one.
-  EXPECT_TRUE(keys.Take(Plan(2, 3, exchange_ + absl::Hours(2))));
+  EXPECT_TRUE(keys.Adopt(Plan(2, 3, exchange_ + absl::Hours(2))));
   EXPECT_TRUE(keys.Advance(exchange_ + absl::Hours(2)));
   EXPECT_TRUE(Holds(keys, 3));
 }
@@ -439,18 +439,18 @@ TEST_F(LiveKeysTest, BeginWithThoseThatCount) {
 
 TEST_F(LiveKeysTest, AnExchangeCanBeCalledOff) {
   LiveKeys keys(Plan(1, 2, exchange_), begin_);
-  EXPECT_TRUE(keys.Take({.first = Of(1)}));
+  EXPECT_TRUE(keys.Adopt({.first = Of(1)}));
   EXPECT_FALSE(keys.Advance(exchange_ + absl::Hours(1)));
   EXPECT_TRUE(Holds(keys, 1));
 }
 
 TEST_F(LiveKeysTest, OthersThatComeWithoutATimeChangeNothing) {
   LiveKeys keys(Plan(1, 2, exchange_), begin_);
-  EXPECT_FALSE(keys.Take({.first = Of(3)}));
-  EXPECT_FALSE(keys.Take(Plan(3, 4, exchange_)));
+  EXPECT_FALSE(keys.Adopt({.first = Of(3)}));
+  EXPECT_FALSE(keys.Adopt(Plan(3, 4, exchange_)));
   EXPECT_EQ(keys.NextFrom(), exchange_);
   // Those that follow are no others, and their time is known here.
-  EXPECT_TRUE(keys.Take({.first = Of(2)}));
+  EXPECT_TRUE(keys.Adopt({.first = Of(2)}));
   EXPECT_FALSE(keys.Advance(begin_));
   EXPECT_TRUE(keys.Advance(exchange_));
   EXPECT_TRUE(Holds(keys, 2));
@@ -464,7 +464,7 @@ TEST_F(KeyFileTest, IsFollowedByAProcessThatRuns) {
   Must(WriteKeyFile(file_, key));
   Mutex mutex;
   std::vector<std::string> said;
-  KeyFollower follower(
+  KeyWatch watch(
       {.file = file_,
        .job = "digits",
        .holder = Role::kServer,
@@ -489,13 +489,13 @@ TEST_F(KeyFileTest, IsFollowedByAProcessThatRuns) {
   Write(KeyText(NewUserKey()), 0600);
   EXPECT_TRUE(await("does not say from when on it counts"));
   fs::remove(file_);
-  EXPECT_EQ(follower.keys()->generation(), 0);
+  EXPECT_EQ(watch.keys()->generation(), 0);
   const absl::Time now = absl::Now();
   Must(WriteKeyFile(file_, Must(WithNewKey(key, now, now + absl::Seconds(4)))));
   EXPECT_TRUE(await("will be exchanged at "));
   EXPECT_TRUE(await("have been exchanged"));
-  EXPECT_EQ(follower.keys()->generation(), 1);
-  EXPECT_NE(follower.keys()->Get()->credentials.own.bytes(),
+  EXPECT_EQ(watch.keys()->generation(), 1);
+  EXPECT_NE(watch.keys()->Get()->credentials.own.bytes(),
             CredentialsOf(kUser, Role::kServer).own.bytes());
 }
 

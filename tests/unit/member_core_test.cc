@@ -569,7 +569,7 @@ TEST_F(MemberCoreTest, TheOnlyAddressIsLookedAtAgain) {
     const absl::Time heard = now_;
     member_->OnLink(link, now_);
     const absl::Duration most =
-        member_->lease() + MemberCore::FoundWithin(1, member_->lease());
+        member_->lease() + CoordinatorWatch::FoundWithin(1, member_->lease());
     std::vector<absl::Duration> looks;
     while (now_ - heard <= most) {
       if (Tick().look_at.has_value()) looks.push_back(now_ - heard);
@@ -779,7 +779,6 @@ TEST_F(MemberCoreTest, RecordsThatNobodyTakesAreBoundedAndEvaluationsAreKept) {
                                 step),
                        now_);
   }
-  EXPECT_EQ(member_->records_dropped(), 701);
 
   std::vector<int64_t> evaluations;
   std::vector<int64_t> all;

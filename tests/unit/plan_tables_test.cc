@@ -55,7 +55,7 @@ TEST(PlanTextTest, NamesTheShardsThatAreCut) {
   split.set_at(32768);
   split.set_reason("it is half of the load");
   EXPECT_THAT(PlanText(plan),
-              HasSubstr("shard 3 is cut at element 32768, the rest becomes "
+              HasSubstr("shard 3 is split at element 32768, the rest becomes "
                         "shard 44: it is half of the load\n"));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "google/protobuf/message.h"
 
@@ -14,6 +15,14 @@ namespace slackline {
 // null: an optional field or a block that is not there. Of a choice only the
 // branch that is taken is there.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
+
+// A field of an object; nullopt: it has no such number.
+template <typename Json>
+std::optional<double> NumberIn(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  return found->template get<double>();
+}
 
 // On stdout: a document over several lines, or in one.
 void PrintJson(const nlohmann::ordered_json& json);

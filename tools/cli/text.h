@@ -21,7 +21,7 @@ std::string BytesText(double bytes);
 // A fraction as "97.12 %", with `decimals` digits after the point.
 std::string PercentText(double fraction, int decimals);
 
-// `line`, cut to `width` columns; what was cut shows as "...".
+// `line`, shortened to `width` columns; what is left out shows as "...".
 std::string FitToWidth(absl::string_view line, int width);
 
 struct Column {

@@ -50,8 +50,7 @@ struct PlannedRun {
   // 16 hexadecimal digits over all that determines the run: its config, without
   // the port, and its delays. Not the training data themselves.
   std::string key;
-  std::string
-      name;  // Of its folder: VARIANT-seedN-KEY, the key cut to 8 digits.
+  std::string name;  // Of its folder: VARIANT-seedN-KEY, of the key 8 digits.
   config::ClusterConfig config;
 };
 

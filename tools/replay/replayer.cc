@@ -91,15 +91,28 @@ absl::Status Replayer::Prepare() {
         "the delays are those of ", trace_.workers, " workers, the config has ",
         workers, "; give it as many"));
   }
-  for (int32_t rank = 0; rank < workers; ++rank) {
+  SL_RETURN_IF_ERROR(MakeWorkers());
+  SL_RETURN_IF_ERROR(MakeShards());
+  SL_RETURN_IF_ERROR(PlanSteps());
+  PlanEvaluations();
+  window_ = TrainRecordInterval(steps_per_epoch_);
+  losses_.resize(clocks_ / window_ + 1);
+  return absl::OkStatus();
+}
+
+absl::Status Replayer::MakeWorkers() {
+  for (int32_t rank = 0; rank < trace_.workers; ++rank) {
     SL_ASSIGN_OR_RETURN(Sampler sampler, SamplerOf(config_, data_, rank));
-    samplers_.push_back(std::move(sampler));
     SL_ASSIGN_OR_RETURN(
         GradientCompressor compressor,
         GradientCompressor::Create(config_, model_.tables(), Rank{rank}));
-    compressors_.push_back(std::move(compressor));
-    next_clocks_.push_back(0);
+    workers_.push_back(
+        {.sampler = std::move(sampler), .compressor = std::move(compressor)});
   }
+  return absl::OkStatus();
+}
+
+absl::Status Replayer::MakeShards() {
   std::vector<wire::Table> tables(model_.tables().begin(),
                                   model_.tables().end());
   for (wire::Table& table : tables) {
@@ -132,13 +145,14 @@ absl::Status Replayer::Prepare() {
         StoreKindOf(table)->Initial(
             table, range.region, static_cast<uint64_t>(config_.train().seed()),
             update_rule_.optimizer));
-    shards_.emplace_back(range, 0, std::move(store));
-    rules_.push_back(rules.For(table.name()));
-    running_rms_.emplace_back();
+    shards_.push_back({.shard = Shard(range, 0, std::move(store)),
+                       .rule = rules.For(table.name())});
   }
-  memories_.resize(count);
-  done_.resize(count, 0);
+  return absl::OkStatus();
+}
 
+absl::Status Replayer::PlanSteps() {
+  const size_t count = shards_.size();
   for (const DelayTrace::Shard& shard : trace_.shards) {
     for (const DelayTrace::Read& read : shard.reads)
       clocks_ = std::max(clocks_, read.clock + 1);
@@ -167,7 +181,10 @@ absl::Status Replayer::Prepare() {
     }
     complete_.push_back(CompleteClocks(trace_, trace_.shards[t]));
   }
+  return absl::OkStatus();
+}
 
+void Replayer::PlanEvaluations() {
   const Clock every = EvaluationInterval(config_.train(), steps_per_epoch_);
   // The final model is evaluated at the end anyhow.
   for (Clock clock = every; clock < clocks_; clock += every) {
@@ -179,30 +196,28 @@ absl::Status Replayer::Prepare() {
     }
     EvalPoint& point = evaluations_.emplace_back();
     point.clock = clock;
-    point.missing = static_cast<int>(count);
-    point.values.resize(count);
+    point.missing = static_cast<int>(shards_.size());
+    point.values.resize(shards_.size());
   }
-  window_ = TrainRecordInterval(steps_per_epoch_);
-  losses_.resize(clocks_ / window_ + 1);
-  return absl::OkStatus();
 }
 
 absl::Status Replayer::Publish(size_t shard) {
+  const ServedShard& served = shards_[shard];
   auto& waiters = waiters_[TraceOf(shard)];
-  const auto found = waiters.find(static_cast<int64_t>(done_[shard]));
+  const auto found = waiters.find(static_cast<int64_t>(served.done));
   if (found == waiters.end()) return absl::OkStatus();
   for (const int64_t id : found->second.steps) {
-    CountLead(id / trace_.workers, complete_[TraceOf(shard)][done_[shard]],
+    CountLead(id / trace_.workers, complete_[TraceOf(shard)][served.done],
               &stats_);
     Step& step = steps_[id];
     if (step.uses == 0) continue;  // Every server has dropped it.
-    step.values[shard] = shards_[shard].values();
-    step.versions[shard] = shards_[shard].version();
+    step.values[shard] = served.shard.values();
+    step.versions[shard] = served.shard.version();
     --step.missing;
   }
   for (const size_t index : found->second.evaluations) {
     EvalPoint& point = evaluations_[index];
-    point.values[shard] = shards_[shard].values();
+    point.values[shard] = served.shard.values();
     if (--point.missing > 0) continue;
     SL_RETURN_IF_ERROR(Evaluate(point));
     point.values.clear();
@@ -245,7 +260,8 @@ absl::Status Replayer::Compute(int32_t rank, Clock clock) {
   Step& step = steps_[StepId(rank, clock)];
   if (step.computed) return absl::OkStatus();
   LoadPulled(step.values);
-  const absl::Span<const int64_t> rows = samplers_[rank].Batch(clock);
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  const absl::Span<const int64_t> rows = worker.sampler.Batch(clock);
   step.gradients.resize(model_.tables().size());
   SL_ASSIGN_OR_RETURN(const double loss,
                       model_.ForwardBackward(memory_.Fill(*data_.train, rows),
@@ -260,9 +276,8 @@ absl::Status Replayer::Compute(int32_t rank, Clock clock) {
         ": the training has diverged; lower the learning rate"));
   }
   // As the worker has pushed them, one after the other.
-  const Clock next =
-      std::exchange(next_clocks_[static_cast<size_t>(rank)], clock + 1);
-  if (clock != next && compressors_[static_cast<size_t>(rank)].remembers()) {
+  const Clock next = std::exchange(worker.next_clock, clock + 1);
+  if (clock != next && worker.compressor.remembers()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the delays leave out step ", next, " of rank ", rank,
         ", and what its compression lost came with the next one; record them "
@@ -271,7 +286,7 @@ absl::Status Replayer::Compute(int32_t rank, Clock clock) {
   for (size_t table = 0; table < step.gradients.size(); ++table) {
     Payload& gradient = step.gradients[table];
     gradient =
-        FloatsOf(compressors_[static_cast<size_t>(rank)].Compress(
+        FloatsOf(worker.compressor.Compress(
                      TableId{static_cast<int32_t>(table)}, clock, gradient),
                  gradient.size() / sizeof(float));
   }
@@ -296,7 +311,8 @@ void Replayer::AddLoss(Clock clock, double loss) {
 }
 
 absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
-  Shard& shard = shards_[index];
+  ServedShard& served = shards_[index];
+  Shard& shard = served.shard;
   const ShardRange& range = shard.range();
   const bool mean = trace_.IsMean(update);
   double rate_factor = 1;
@@ -315,10 +331,10 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
         bound_
             .Measure(gradient.data(), static_cast<size_t>(range.region.size()))
             .value_or(0);
-    const bool oversized = bound_.Judge(size, running_rms_[index]).has_value();
+    const bool oversized = bound_.Judge(size, served.running_rms).has_value();
     bool drop = false;
     if (!mean && !oversized) {
-      StaleRule::Verdict verdict = rules_[index].Judge(
+      StaleRule::Verdict verdict = served.rule.Judge(
           {.gradient = gradient.data(),
            .elements = static_cast<size_t>(range.region.size()),
            .now = reinterpret_cast<const float*>(shard.values().data()),
@@ -326,7 +342,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
            .missed_updates = missed,
            .workers = update.workers,
            .maximize = update_rule_.optimizer.maximize()},
-          &memories_[index]);
+          &served.memory);
       drop = verdict.drop;
       rate_factor = verdict.rate_factor;
       if (!verdict.gradient.empty()) gradient = std::move(verdict.gradient);
@@ -353,8 +369,8 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     if (--step.uses == 0) step.gradients.clear();
   }
   if (gradients.empty()) return absl::OkStatus();
-  for (const double size : sizes) running_rms_[index].Add(size);
-  const bool compare = rules_[index].NeedsUpdates();
+  for (const double size : sizes) served.running_rms.Add(size);
+  const bool compare = served.rule.NeedsUpdates();
   const Payload before = compare ? shard.values() : Payload();
   PayloadMemory heap;
   const int workers =
@@ -367,10 +383,10 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
       update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
       heap));
   if (compare) {
-    rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
-                          reinterpret_cast<const float*>(shard.values().data()),
-                          static_cast<size_t>(range.region.size()),
-                          &memories_[index]);
+    served.rule.Updated(reinterpret_cast<const float*>(before.data()),
+                        reinterpret_cast<const float*>(shard.values().data()),
+                        static_cast<size_t>(range.region.size()),
+                        &served.memory);
   }
   return absl::OkStatus();
 }
@@ -386,16 +402,17 @@ absl::StatusOr<run::Summary> Replayer::Run() {
     for (size_t shard = 0; shard < count && stopped_.empty(); ++shard) {
       const std::vector<DelayTrace::Update>& updates =
           trace_.shards[TraceOf(shard)].updates;
-      while (done_[shard] < updates.size() && Ready(updates[done_[shard]]) &&
+      size_t& done = shards_[shard].done;
+      while (done < updates.size() && Ready(updates[done]) &&
              stopped_.empty()) {
-        const DelayTrace::Update& update = updates[done_[shard]];
+        const DelayTrace::Update& update = updates[done];
         SL_RETURN_IF_ERROR(Apply(shard, update));
-        ++done_[shard];
+        ++done;
         progress = true;
         SL_RETURN_IF_ERROR(Publish(shard));
         SL_RETURN_IF_ERROR(callbacks_.proceed(update.clock, clocks_));
       }
-      if (done_[shard] < updates.size()) ++open;
+      if (done < updates.size()) ++open;
     }
     if (open > 0 && !progress && stopped_.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -406,7 +423,8 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   }
 
   std::vector<Payload> values;
-  for (const Shard& shard : shards_) values.push_back(shard.values());
+  for (const ServedShard& served : shards_)
+    values.push_back(served.shard.values());
   LoadSnapshot(SnapshotOf(*view_, values), &model_);
   run::Summary summary;
   if (stopped_.empty()) {
@@ -453,10 +471,10 @@ run::Summary Replayer::SummaryOfFailure(const absl::Status& why) const {
     summary.set_diverged_at_step(diverged_->second);
   }
   Clock done = clocks_;
-  for (size_t shard = 0; shard < done_.size(); ++shard) {
+  for (size_t shard = 0; shard < shards_.size(); ++shard) {
     const auto& updates = trace_.shards[TraceOf(shard)].updates;
-    if (done_[shard] < updates.size())
-      done = std::min(done, updates[done_[shard]].clock);
+    if (const size_t next = shards_[shard].done; next < updates.size())
+      done = std::min(done, updates[next].clock);
   }
   summary.set_steps(done);
   if (last_loss_.has_value()) summary.set_train_loss(*last_loss_);

@@ -68,6 +68,18 @@ class Replayer {
   run::Summary SummaryOfFailure(const absl::Status& why) const;
 
  private:
+  struct Worker {
+    Sampler sampler;
+    GradientCompressor compressor;
+    Clock next_clock = 0;  // What it compresses next.
+  };
+  struct ServedShard {
+    Shard shard;
+    StaleRule rule;
+    StaleRule::Memory memory = {};
+    RunningRms running_rms = {};
+    size_t done = 0;  // Updates.
+  };
   // A worker's step: from reading until its last shard is used up.
   struct Step {
     int missing = 0;  // Shards whose version is not there yet.
@@ -93,6 +105,11 @@ class Replayer {
            UpdateRule rule);
 
   absl::Status Prepare();
+  absl::Status MakeWorkers();
+  absl::Status MakeShards();
+  // Who waits for which version of which shard.
+  absl::Status PlanSteps();
+  void PlanEvaluations();
   size_t TraceOf(size_t shard) const { return trace_.any_model ? 0 : shard; }
   int64_t StepId(int32_t rank, Clock clock) const {
     return clock * trace_.workers + rank;
@@ -116,19 +133,12 @@ class Replayer {
   const GradientBound bound_;
   const UpdateRule update_rule_;  // Of all tables: built-in models have one.
   std::shared_ptr<const View> view_;
-  // By rank.
-  std::vector<Sampler> samplers_;
-  std::vector<GradientCompressor> compressors_;
-  std::vector<Clock> next_clocks_;  // What they compress next.
+  std::vector<Worker> workers_;  // By rank.
   int64_t steps_per_epoch_ = 0;
   Clock clocks_ = 0;  // Of the trace.
 
-  std::vector<Shard> shards_;
-  std::vector<RunningRms> running_rms_;  // By shard, as the next three.
-  std::vector<StaleRule> rules_;
-  std::vector<StaleRule::Memory> memories_;
-  std::vector<size_t> done_;  // Updates.
-  std::vector<Step> steps_;   // By StepId().
+  std::vector<ServedShard> shards_;
+  std::vector<Step> steps_;  // By StepId().
   std::vector<EvalPoint> evaluations_;
   // By trace shard.
   std::vector<std::unordered_map<int64_t, Waiters>> waiters_;

@@ -138,12 +138,10 @@ def data_flags(args):
     return ["--data-dir", str(args.data_dir)] if args.data_dir else []
 
 
-class Round:
-    def __init__(self, args, number, folder, disk, etcd, undisturbed):
-        self.args = args
-        self.number = number
-        self.folder = folder
-        self.undisturbed = undisturbed
+class Drawn:
+    """What luck has given a round. Servers and workers may be others when it goes on."""
+
+    def __init__(self, args, number):
         rng = random.Random(f"{args.seed}/{number}")
         self.mode_name = args.modes[(number - 1) % len(args.modes)]
         self.mode = MODES[self.mode_name]
@@ -167,38 +165,54 @@ class Round:
                                           self.plan, self.mode, LEASE)
         faults.add_other_clusters(random.Random(f"{args.seed}/{number}/clusters"), self.plan,
                                   self.gentle)
-        self.etcd = etcd if self.replicas else None
-        self.out = folder / "run"
-        wants_disk = any(f.kind == "disk full" for f in self.plan)
-        self.disk = disk if wants_disk else None
-        self.root = disk.folder / "checkpoints" if self.disk else self.out / "checkpoints"
-        self.config = folder / "job.textproto"
-        self.job = self.job_text()
-        self.outcome = Outcome(
-            number, self.mode,
-            f"{self.servers}x{self.threads} servers{' with copies' if self.replicas else ''}"
-            f"{' and etcd' if self.etcd else ''}, "
-            f"{self.workers} workers", folder)
-        # Of the `slackline run` of the moment.
-        self.process = None
-        self.lives = 0
-        self.log = None
+
+
+class Life:
+    """One `slackline run` of a round."""
+
+    def __init__(self, log, process):
+        self.process = process
+        self.log = log
         self.log_read = 0
         self.ran = False           # It was seen to train.
         self.killed = False        # By us,
         self.suspended = False     # or asked to end after a checkpoint.
         self.harmed = False        # Something that may end a job has been done to it,
         self.excused = False       # and it has not recovered from it yet.
+
+
+class Round:
+    def __init__(self, args, number, folder, disk, etcd, undisturbed):
+        self.args = args
+        self.number = number
+        self.folder = folder
+        self.undisturbed = undisturbed
+        self.drawn = Drawn(args, number)
+        self.etcd = etcd if self.drawn.replicas else None
+        self.out = folder / "run"
+        wants_disk = any(f.kind == "disk full" for f in self.drawn.plan)
+        self.disk = disk if wants_disk else None
+        self.root = disk.folder / "checkpoints" if self.disk else self.out / "checkpoints"
+        self.config = folder / "job.textproto"
+        self.job = self.job_text()
+        self.outcome = Outcome(
+            number, self.drawn.mode,
+            f"{self.drawn.servers}x{self.drawn.threads} servers"
+            f"{' with copies' if self.drawn.replicas else ''}"
+            f"{' and etcd' if self.etcd else ''}, "
+            f"{self.drawn.workers} workers", folder)
+        self.lives = 0
+        self.life = None           # The Life of the moment.
         # Of the job.
         self.mode_changed = False  # Or may have.
         self.workers_changed = False
         self.damaged = set()       # Checkpoints; another one may come to have the same name.
-        self.workers_most = self.workers
+        self.workers_most = self.drawn.workers
         self.clock = -1            # The largest of a worker that was seen.
         self.furthest = -1
         self.progressed_at = 0.0
         self.waiting = []          # Losses after which it has not gone on yet.
-        self.life = ""             # View.run, as last seen,
+        self.view_run = ""         # View.run, as last seen,
         self.members = {}          # and (role, index) to incarnation.
         self.host = 0              # The server with the coordinator.
         self.complete = False      # All shards had their copies then.
@@ -208,8 +222,9 @@ class Round:
 
     def job_text(self):
         data = "idx { }" if self.args.data_dir else MADE_DATA
-        return JOB.format(servers=self.servers, threads=self.threads, workers=self.workers,
-                          steps=self.steps, lease_ms=int(LEASE * 1000), step_ms=8, data=data)
+        return JOB.format(servers=self.drawn.servers, threads=self.drawn.threads,
+                          workers=self.drawn.workers, steps=self.drawn.steps,
+                          lease_ms=int(LEASE * 1000), step_ms=8, data=data)
 
     # ---- The round ----------------------------------------------------------
 
@@ -222,7 +237,7 @@ class Round:
             if self.disk:
                 self.disk.clear()
             self.start(resume=False)
-            for fault in self.plan:
+            for fault in self.drawn.plan:
                 if not self.befall(fault):
                     break
             self.await_end()
@@ -241,9 +256,10 @@ class Round:
         return self.outcome
 
     def write_config(self):
-        text = self.job_text() + (f"replicas: {self.replicas}\n" if self.replicas else "")
+        text = self.job_text()
+        text += f"replicas: {self.drawn.replicas}\n" if self.drawn.replicas else ""
         text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
-                 f"{'RESTORE' if self.restores else 'FAIL'}")
+                 f"{'RESTORE' if self.drawn.restores else 'FAIL'}")
         text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
         if self.etcd:
             text += f'coordinator {{ etcd {{ endpoint: "{self.etcd.url}" prefix: '
@@ -256,31 +272,29 @@ class Round:
     def keep_what_explains(self):
         (self.folder / "stacks.txt").write_text(faults.stacks(self.folder))
         (self.folder / "plan.txt").write_text(
-            "".join(f"{fault}\n" for fault in self.plan) + "\ndone:\n" +
+            "".join(f"{fault}\n" for fault in self.drawn.plan) + "\ndone:\n" +
             "".join(f"{what}\n" for what in self.outcome.faults))
 
     # ---- The job ------------------------------------------------------------
 
     def start(self, resume):
         self.lives += 1
-        words = ["run", self.config, "--mode", self.mode, "--out", self.out, "--no-progress",
-                 "--restart-workers", self.restarts]
-        if self.replicas:
+        words = ["run", self.config, "--mode", self.drawn.mode, "--out", self.out, "--no-progress",
+                 "--restart-workers", self.drawn.restarts]
+        if self.drawn.replicas:
             words += ["--restart-servers", 100]
         if resume:
             words += ["--resume", self.root]
-        self.log = self.folder / f"run-{self.lives}.log"
-        self.log_read = 0
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
+        log = self.folder / f"run-{self.lives}.log"
+        with open(log, "wb") as file:
+            self.life = Life(log, subprocess.Popen(
                 command(self.args, *words) + data_flags(self.args), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT)
-        self.ran = self.killed = self.suspended = self.harmed = self.excused = False
+                stdout=file, stderr=subprocess.STDOUT))
         self.complete = False
         self.progressed_at = time.monotonic()
 
     def output(self):
-        return self.log.read_text(errors="replace")
+        return self.life.log.read_text(errors="replace")
 
     def look(self):
         """Takes in how far the job is. Raises if it hangs. True while `slackline run` lives."""
@@ -295,16 +309,16 @@ class Round:
             raise Failed("`slackline status --timeout-ms 500` has not ended within 30 s") from late
         if done.returncode in (0, 3, 4, 5, 75):  # How the job stands.
             self.take_in(json.loads(done.stdout))
-        for line in self.output()[self.log_read:].splitlines():
+        for line in self.output()[self.life.log_read:].splitlines():
             self.take_in_line(line)
-        self.log_read = len(self.output())
+        self.life.log_read = len(self.output())
         now = time.monotonic()
         if now - self.progressed_at > self.args.patience_seconds:
             raise Failed(f"no progress for {self.args.patience_seconds:.0f} s; the largest clock "
                          f"is {self.clock}")
         if now - self.begun > ROUND_MAX:
             raise Failed(f"not at its end after {ROUND_MAX} s")
-        return self.process.poll() is None
+        return self.life.process.poll() is None
 
     def take_in(self, status):
         clocks = [w["clock"] for w in status.get("worker", []) if w["alive"]]
@@ -312,9 +326,9 @@ class Round:
             return
         clock = max(clocks)
         view = status["view"]
-        if (clock, view["run"]) != (self.clock, self.life):
+        if (clock, view["run"]) != (self.clock, self.view_run):
             self.progressed_at = time.monotonic()
-        self.life = view["run"]
+        self.view_run = view["run"]
         self.members = {("server", s["index"]): s["incarnation"] for s in view["server"]}
         self.members.update({("worker", w["rank"]): w["incarnation"] for w in view["worker"]})
         self.host = status["coordinator_server"]
@@ -322,20 +336,20 @@ class Round:
         self.shards = max(self.shards, copies["shards"] if copies else 0)
         self.complete = bool(copies) and copies["complete"] == copies["shards"] > 0
         if clock > 0:
-            self.ran = True
+            self.life.ran = True
         self.clock = clock
         self.furthest = max(self.furthest, clock)
         self.recovered(clock)
 
     def wait_for_recovery(self, kind, victims, survived=False):
         self.servers_lost += sum(v[0] == "server" for v in victims)
-        self.waiting.append(Loss(kind=kind, at=time.monotonic(), life=self.life,
+        self.waiting.append(Loss(kind=kind, at=time.monotonic(), life=self.view_run,
                                  members={self.members.get(v[:2]) for v in victims},
                                  clock=self.furthest, survived=survived))
 
     def is_pending(self, loss):
         """The job has not noticed it yet."""
-        return loss.life == self.life and bool(loss.members & set(self.members.values()))
+        return loss.life == self.view_run and bool(loss.members & set(self.members.values()))
 
     def bears_a_loss(self):
         """Of any server, without going back: what the view says of copies on servers that are gone
@@ -343,7 +357,7 @@ class Round:
         return self.complete and not any(self.is_pending(loss) for loss in self.waiting)
 
     def harm(self):
-        self.harmed = self.excused = True
+        self.life.harmed = self.life.excused = True
 
     def recovered(self, clock):
         """A step beyond all that were done before the loss, without those who were lost."""
@@ -357,17 +371,17 @@ class Round:
                 unknown = clock <= loss.clock
                 if not unknown:
                     self.outcome.recovery.append((loss.kind, now - loss.at))
-                    self.outcome.survived += loss.survived and loss.life == self.life
+                    self.outcome.survived += loss.survived and loss.life == self.view_run
             if unknown:
                 still.append(loss)
         if self.waiting and not still:
-            self.excused = False
+            self.life.excused = False
         self.waiting = still
 
     def take_in_line(self, line):
         found = re.match(r"restoring the job: .* ([0-9]+) steps? (?:is|are) done anew", line)
         if found:
-            if self.replicas and not self.excused:
+            if self.drawn.replicas and not self.life.excused:
                 raise Failed(f"the job went back although its shards had copies: {line}")
             self.outcome.restores += 1
             self.outcome.anew.append(int(found.group(1)))
@@ -377,12 +391,13 @@ class Round:
 
     def befall(self, fault):
         """False: the job was over before."""
-        while not self.ran or (fault.waits and self.waiting):
+        while not self.life.ran or (fault.waits and self.waiting):
             if not self.go_on():
                 return False
         # A server that was drained may have been the only one that had room for copies.
         until = time.monotonic() + COPIES_PATIENCE
-        while fault.waits and self.replicas and not self.complete and time.monotonic() < until:
+        waits = fault.waits and self.drawn.replicas
+        while waits and not self.complete and time.monotonic() < until:
             if not self.go_on():
                 return False
         until = time.monotonic() + fault.after
@@ -400,16 +415,16 @@ class Round:
         """Looks, and has a job that was brought down by us go on. False if it has ended well."""
         if self.look():
             return True
-        code = self.process.returncode
-        if not self.killed and code == 0:
+        code = self.life.process.returncode
+        if not self.life.killed and code == 0:
             return False
         text = self.output()
-        if not self.killed and not (self.suspended and code in (1, SUSPENDED)):
+        if not self.life.killed and not (self.life.suspended and code in (1, SUSPENDED)):
             if code != 1:
                 raise Failed(f"`slackline run` ended with exit code {code}: {tail(text)}")
             no_progress = "in a row without a newer checkpoint" in text
-            blameless = not self.excused if self.replicas else not self.harmed
-            if blameless or (self.restores and self.ran and not no_progress):
+            blameless = not self.life.excused if self.drawn.replicas else not self.life.harmed
+            if blameless or (self.drawn.restores and self.life.ran and not no_progress):
                 raise Failed(f"`slackline run` failed: {tail(text)}")
         self.resume("")
         return True
@@ -437,7 +452,7 @@ class Round:
         self.start(resume=True)
         self.outcome.resumes += 1
         while "goes on from step" not in self.output():
-            if self.process.poll() is not None:
+            if self.life.process.poll() is not None:
                 raise Failed(f"--resume failed: {tail(self.output())}")
             if time.monotonic() - self.progressed_at > 30:
                 raise Failed("--resume has not found its checkpoint within 30 s")
@@ -476,7 +491,7 @@ class Round:
         return those[int(who * len(those))] if those else None
 
     def _kill_server(self, fault, here):
-        if not self.replicas:
+        if not self.drawn.replicas:
             return self._kill_one(self._of(here, "server", fault.who))
         victim = self._of(here, "server", fault.who, without=(0,))
         if victim is None or not self.bears_a_loss():
@@ -508,34 +523,35 @@ class Round:
         return "all workers killed" if self._kill(workers, "all workers") else ""
 
     def _kill_everything(self, fault, here):
-        if self.process.poll() is not None:
+        if self.life.process.poll() is not None:
             return ""
-        self.killed = True
+        self.life.killed = True
         members = [p for p in here if p[0] in ("server", "worker")]
-        self._kill([("run", -1, self.process.pid)] + members, "everything")
-        self.process.wait()
+        self._kill([("run", -1, self.life.process.pid)] + members, "everything")
+        self.life.process.wait()
         self.outcome.faults.append("everything killed")
-        workers = self.workers
+        workers = self.drawn.workers
         self.change_cluster(fault)
         self.resume(fault.damage, fault.where)
         # An epoch has as many steps fewer as there are workers more.
         for of in self.waiting:
-            of.clock = of.clock * workers // self.workers
-        self.clock = self.clock * workers // self.workers
-        self.furthest = self.furthest * workers // self.workers
+            of.clock = of.clock * workers // self.drawn.workers
+        self.clock = self.clock * workers // self.drawn.workers
+        self.furthest = self.furthest * workers // self.drawn.workers
         return ""
 
     def change_cluster(self, fault):
         # A job with copies has at least two servers, and one of these modes two workers.
-        servers = min(max(1 + self.replicas, int(self.servers * fault.servers)), SERVERS_MAX)
-        workers = min(max(2, int(self.workers * fault.workers)), WORKERS_MAX)
+        servers = min(max(1 + self.drawn.replicas, int(self.drawn.servers * fault.servers)),
+                      SERVERS_MAX)
+        workers = min(max(2, int(self.drawn.workers * fault.workers)), WORKERS_MAX)
         # With fewer an epoch has more steps, and the job may be beyond its last one.
-        if self.furthest * self.workers >= self.steps * workers * 0.9:
-            workers = self.workers
-        if (servers, workers) == (self.servers, self.workers):
+        if self.furthest * self.drawn.workers >= self.drawn.steps * workers * 0.9:
+            workers = self.drawn.workers
+        if (servers, workers) == (self.drawn.servers, self.drawn.workers):
             return
-        self.workers_changed |= workers != self.workers
-        self.servers, self.workers = servers, workers
+        self.workers_changed |= workers != self.drawn.workers
+        self.drawn.servers, self.drawn.workers = servers, workers
         self.workers_most = max(self.workers_most, workers)
         self.write_config()
         self.outcome.clusters += 1
@@ -543,11 +559,12 @@ class Round:
 
     def _suspend(self, fault, here):
         """As machines are taken away: SIGTERM, to `slackline run` or a member."""
-        here = [p for p in here if p[0] in ("server", "worker")] + [("run", -1, self.process.pid)]
+        here = [p for p in here if p[0] in ("server", "worker")]
+        here.append(("run", -1, self.life.process.pid))
         role, index, pid = here[int(fault.who * len(here))]
         if not faults.send(pid, signal.SIGTERM):
             return ""
-        self.suspended = True
+        self.life.suspended = True
         self.outcome.suspended += 1
         # Such a server is drained, mostly, and nobody is lost.
         drained = role == "server" and index != self.host
@@ -570,7 +587,7 @@ class Round:
             self.wait_for_recovery(kind, lost, survived)
         until = time.monotonic() + fault.seconds
         try:
-            while time.monotonic() < until and self.process.poll() is None:
+            while time.monotonic() < until and self.life.process.poll() is None:
                 time.sleep(0.02)
         finally:
             faults.send(victim[2], signal.SIGCONT)
@@ -587,7 +604,7 @@ class Round:
 
     def _stop_worker_for_long(self, fault, here):
         # The last one would end the job, and `slackline run` restores only what was killed.
-        if self.restores and sum(p[0] == "worker" for p in here) < 2:
+        if self.drawn.restores and sum(p[0] == "worker" for p in here) < 2:
             return ""
         return self._stop(self._of(here, "worker", fault.who), fault)
 
@@ -608,15 +625,15 @@ class Round:
         return self.user("checkpoint", self.out, "--deadline-ms", 10000)
 
     def _move(self, fault, here):
-        if self.servers == 1:
+        if self.drawn.servers == 1:
             return ""
-        return self.user("move", self.out, "0-1", "--to", int(fault.who * self.servers))
+        return self.user("move", self.out, "0-1", "--to", int(fault.who * self.drawn.servers))
 
     def _drain(self, fault, here):
-        if self.servers == 1:
+        if self.drawn.servers == 1:
             return ""
-        self.harmed = True  # Who is about to leave may be killed; copies bear that.
-        return self.user("drain", self.out, 1 + int(fault.who * (self.servers - 1)))
+        self.life.harmed = True  # Who is about to leave may be killed; copies bear that.
+        return self.user("drain", self.out, 1 + int(fault.who * (self.drawn.servers - 1)))
 
     def _change_mode(self, fault, here):
         self.mode_changed = True
@@ -652,9 +669,9 @@ class Round:
     def check(self):
         self.await_none_left()
         summary = json.loads((self.out / "summary.json").read_text())
-        if summary["state"] != "FINISHED" or summary["steps"] != self.steps:
+        if summary["state"] != "FINISHED" or summary["steps"] != self.drawn.steps:
             raise Failed(f"exit code 0, and the summary says {summary['state']} after "
-                         f"{summary['steps']} of {self.steps} steps")
+                         f"{summary['steps']} of {self.drawn.steps} steps")
         if not (self.out / "model.safetensors").exists():
             raise Failed("there is no model.safetensors")
         sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite", "oversized")]
@@ -674,11 +691,11 @@ class Round:
                       for log in self.out.glob("logs/server-0*.log"))
         self.outcome.workers_removed = removed
         self.check_records(removed)
-        if (self.mode_name not in EXACT_MODES or removed or self.mode_changed or
+        if (self.drawn.mode_name not in EXACT_MODES or removed or self.mode_changed or
                 self.workers_changed):
             return
-        key = (self.mode, self.workers, self.steps)
-        expected = self.undisturbed.sha256(key, self.job, self.mode)
+        key = (self.drawn.mode, self.drawn.workers, self.drawn.steps)
+        expected = self.undisturbed.sha256(key, self.job, self.drawn.mode)
         if summary["model_sha256"] != expected:
             raise Failed(f"the model is {summary['model_sha256']}, and that of an undisturbed run "
                          f"{expected}")

@@ -123,7 +123,7 @@ void MeshCollective::Abort(absl::Status reason) {
   Interrupt();
 }
 
-MeshCollective::SteadyTime MeshCollective::TakeLink(
+MeshCollective::SteadyTime MeshCollective::OccupyLink(
     LaneIndex lane, const Operation& operation) {
   const SteadyTime now = std::chrono::steady_clock::now();
   if (!link_.has_value() || operation.root.has_value()) return now;
@@ -151,7 +151,7 @@ void MeshCollective::Run(LaneIndex index) {
     lane.queue.pop_front();
     lane.running = true;
     const int64_t number = lane.completed;
-    const SteadyTime least_end = TakeLink(index, operation);
+    const SteadyTime least_end = OccupyLink(index, operation);
     lock.Unlock();
     const bool recorded = IsOn(tracks_[index]);
     const absl::Time begun = recorded ? time_.Now() : absl::Time();

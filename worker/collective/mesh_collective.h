@@ -160,7 +160,7 @@ class MeshCollective final : public Collective {
   void Run(LaneIndex lane);  // The thread that runs its operations.
   // Has the link for as long as the operation has to take over it, after those
   // that have it already; returns the end.
-  SteadyTime TakeLink(LaneIndex lane, const Operation& operation)
+  SteadyTime OccupyLink(LaneIndex lane, const Operation& operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch();  // The thread that waits for the loss of a connection.
   // Has all threads see a failure.

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
-#include "worker/memory/make_tables.h"
 
 namespace slackline {
 

@@ -14,8 +14,8 @@
 #include "absl/types/span.h"
 #include "common/io/typed_tensor.h"
 #include "common/payload.h"
-#include "proto/optimizer.pb.h"
 #include "proto/view.pb.h"
+#include "worker/memory/make_tables.h"
 
 struct CUstream_st;  // What cudaStream_t points to.
 
@@ -57,17 +57,6 @@ class ParameterMemory {
     CUstream_st* stream = nullptr;
   };
   virtual std::optional<Gpu> gpu() const { return std::nullopt; }
-};
-
-// One parameter of a model.
-struct TableSpec {
-  std::string name;            // Unique in the model.
-  std::vector<int64_t> shape;  // Each at least 1; empty for one number.
-  // What the parameter is at clock 0; a function of train.seed and the name.
-  wire::Initializer initializer;
-  // The rule that updates it, with its own learning rate; none: the config's.
-  // The same on all workers. The config's schedule holds for all parameters.
-  std::optional<config::Optimizer> optimizer = std::nullopt;
 };
 
 // Parameters in the memory of the host that somebody else owns, for example

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/optim/optimizer.h"
 #include "common/status.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/view/shard_map.h"
 

@@ -61,7 +61,7 @@ std::string ElementDifference(const Message& own, const Message& other,
     };
     return DifferenceIn(sub(own), sub(other), whose, absl::StrCat(path, "."));
   }
-  // Whole values are compared, and only then cut.
+  // Whole values are compared, and only then shortened.
   std::string a;
   std::string b;
   TextFormat::PrintFieldValueToString(own, field, index, &a);

@@ -75,8 +75,8 @@ class ConfigProblems {
   std::string path_;  // Of the block; empty for the whole config.
 };
 
-// A value as an error may show it: quoted, without control characters, cut to a
-// line.
+// A value as an error may show it: quoted, without control characters,
+// shortened to a line.
 std::string Printable(absl::string_view value);
 
 }  // namespace slackline

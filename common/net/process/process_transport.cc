@@ -8,25 +8,26 @@
 namespace slackline {
 namespace {
 
-ZmqTransport::Options NetworkOptions(const KeyFollower* follower) {
+ZmqTransport::Options NetworkOptions(const KeyWatch* watch) {
   ZmqTransport::Options options;
-  if (follower != nullptr) options.keys = follower->keys();
+  if (watch != nullptr) options.keys = watch->keys();
   return options;
 }
 
 }  // namespace
 
 ProcessTransport::ProcessTransport(const std::optional<KeySource>& source,
-                                   KeyFollower::Say say)
-    : follower_(source.has_value()
-                    ? std::make_unique<KeyFollower>(*source, std::move(say))
-                    : nullptr),
-      network_(std::make_unique<ZmqTransport>(NetworkOptions(follower_.get()))),
+                                   KeyWatch::Say say)
+    : key_watch_(source.has_value()
+                     ? std::make_unique<KeyWatch>(*source, std::move(say))
+                     : nullptr),
+      network_(
+          std::make_unique<ZmqTransport>(NetworkOptions(key_watch_.get()))),
       all_(std::make_unique<ShmTransport>(*network_)) {}
 
 std::optional<Secret> ProcessTransport::ring() const {
-  if (follower_ == nullptr) return std::nullopt;
-  return follower_->keys()->Get()->credentials.ring;
+  if (key_watch_ == nullptr) return std::nullopt;
+  return key_watch_->keys()->Get()->credentials.ring;
 }
 
 }  // namespace slackline

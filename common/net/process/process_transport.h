@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/keys/secret.h"
 #include "common/net/transport.h"
 
@@ -17,7 +17,7 @@ class ProcessTransport {
   // Without a source everything is plain: insecure: true. `say` is told when
   // keys are exchanged, by a thread of its own; it may be empty.
   explicit ProcessTransport(const std::optional<KeySource>& source,
-                            KeyFollower::Say say = {});
+                            KeyWatch::Say say = {});
 
   // Over the network, and within the process.
   Transport& network() { return *network_; }
@@ -28,7 +28,7 @@ class ProcessTransport {
   std::optional<Secret> ring() const;
 
  private:
-  const std::unique_ptr<KeyFollower> follower_;  // nullptr without a source.
+  const std::unique_ptr<KeyWatch> key_watch_;  // nullptr without a source.
   const std::unique_ptr<Transport> network_;
   const std::unique_ptr<Transport> all_;  // Wraps it.
 };

@@ -31,7 +31,7 @@ ZmqChannel::ZmqChannel(zmq::context_t& context, const std::string& routing_id,
              WholeMilliseconds(options.silence_max));
   if (options.watch_link)
     monitor_.emplace(context, socket_, monitor_endpoint, options.silence_max);
-  TakeIpv6(endpoint, &dealer);
+  AllowIpv6(endpoint, &dealer);
   dealer.connect(endpoint);
 }
 

@@ -285,7 +285,7 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
                   ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL,
               monitor_->raw());
     }
-    TakeIpv6(endpoint, &socket_.raw());
+    AllowIpv6(endpoint, &socket_.raw());
     socket_.raw().bind(endpoint);
     const std::string bound = socket_.raw().get(zmq::sockopt::last_endpoint);
     // Within the process there are no keys.

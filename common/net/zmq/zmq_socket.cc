@@ -165,7 +165,7 @@ std::string ConnectHint(int error) {
   }
 }
 
-void TakeIpv6(const std::string& endpoint, zmq::socket_t* socket) {
+void AllowIpv6(const std::string& endpoint, zmq::socket_t* socket) {
   if (absl::StartsWith(endpoint, "tcp://["))
     socket->set(zmq::sockopt::ipv6, true);
 }

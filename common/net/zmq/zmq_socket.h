@@ -36,7 +36,7 @@ std::string ConnectHint(int error);
 
 // ZeroMQ knows IPv6 addresses only where it is told to; and then it prefers
 // those of a name, at which nobody may listen.
-void TakeIpv6(const std::string& endpoint, zmq::socket_t* socket);
+void AllowIpv6(const std::string& endpoint, zmq::socket_t* socket);
 
 // How long a thread may wait that has to see when its keys are exchanged.
 absl::Duration NextLookAt(const LiveKeys& keys);

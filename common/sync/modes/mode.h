@@ -9,23 +9,16 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/sync/modes/mode_problem.h"
 #include "google/protobuf/message.h"
 #include "proto/mode.pb.h"
 
 namespace slackline {
 
-// Bounds of the parameters. They refuse slips of the keyboard.
-inline constexpr int64_t kStalenessBoundMax = 1000000;
 // Phases of a job: those of the config, and those that changes add. Every view
 // lists them all, because requests say how many their sender knows.
 inline constexpr int kPhasesMax = 1000;
 
-// A parameter of a mode that cannot be.
-struct ModeProblem {
-  std::string
-      field;        // Of its block in the config; empty: there is no such mode.
-  std::string why;  // "value is -1; 0 to 1000000 is required; ..."
-};
 // What is wrong with the mode in a job of so many workers; empty: nothing. The
 // only place that decides it, for configs and for commands.
 std::vector<ModeProblem> ProblemsOf(const sync::Mode& mode, int workers);

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
-#include "common/sync/modes/mode.h"
+#include "common/sync/modes/mode_problem.h"
 #include "common/sync/modes/step_kind.h"
 #include "proto/mode.pb.h"
 

@@ -14,7 +14,7 @@ import torch
 
 from slackline import _core
 from slackline._loop.step_loop import StepLoop
-from slackline._loop.words import cut
+from slackline._loop.words import shortened
 from slackline._loop.worlds import Alone, World
 
 # Whose lines are not what a user asks for who looks where an error came from.
@@ -85,7 +85,7 @@ class Exits:
             if self._place.finished:
                 self._said_last = f"{said}{place}"
             else:
-                self._world.fail(cut(f"{said}{place}"), cut(whole), self._error_ends_job)
+                self._world.fail(shortened(f"{said}{place}"), shortened(whole), self._error_ends_job)
 
     def _say_after_end(self, what: str) -> None:
         """For the last line of `slackline run`: the job itself has ended well."""
@@ -145,7 +145,7 @@ class Exits:
             return
         try:
             if not (self._place.begun or self._failed or self._ended_by_signal):
-                ended = f"its script ended before its first batch{cut(self._exit)}"
+                ended = f"its script ended before its first batch{shortened(self._exit)}"
                 self._world.fail(ended, "", self._error_ends_job)
             if self._place.begun and not self._place.finished and not self._failed:
                 if self._place.over or self._loop.is_over():
@@ -153,7 +153,7 @@ class Exits:
                 else:
                     early = (
                         f"its script ended after {self._place.steps_done} of {self._place.steps_total} "
-                        f"steps; iterate job.epochs() to its end{cut(self._exit)}"
+                        f"steps; iterate job.epochs() to its end{shortened(self._exit)}"
                     )
                     print(f"slackline: error: worker {self._world.rank}: {early}", file=sys.stderr)
                     self._world.fail(early, "", self._error_ends_job)

@@ -18,7 +18,7 @@ from slackline._loop.passes import Passes
 from slackline._loop.place import Place
 from slackline._loop.replicas import Replicas
 from slackline._loop.states import States
-from slackline._loop.words import cut, number, warn
+from slackline._loop.words import number, shortened, warn
 from slackline._loop.worlds import World
 from slackline._model.values import looks_at_all
 from slackline._optim.groups import Optimizers, RuledGroups, check_all_trained
@@ -409,7 +409,7 @@ class StepLoop:
             state = self.kept.state(self.model.tables.module, self.optimizers, self.warn)
             self.world.kept(at, state, "")
         except Exception as error:
-            self.world.kept(at, None, cut(f"{type(error).__name__}: {error}"))
+            self.world.kept(at, None, shortened(f"{type(error).__name__}: {error}"))
 
     # ---- The begin and the end -----------------------------------------------
 

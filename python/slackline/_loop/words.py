@@ -16,12 +16,12 @@ def warn(rank: int, text: str) -> None:
     print(f"slackline: warning: worker {rank}: {text}", file=sys.stderr, flush=True)
 
 
-def cut(text: str) -> str:
+def shortened(text: str) -> str:
     """A text of the script's for the records of the run: its begin and its end."""
     data = text.encode("utf-8", "replace")
     if len(data) > _TEXT_BYTES_MAX:
         half = _TEXT_BYTES_MAX // 2 - 32
-        data = data[:half] + b"\n... (cut here) ...\n" + data[-half:]
+        data = data[:half] + b"\n... (shortened here) ...\n" + data[-half:]
     return data.decode("utf-8", "ignore")
 
 

@@ -197,7 +197,7 @@ absl::StatusOr<std::shared_ptr<const SafetensorsFile>> ReadChosen(
 }
 
 // Shares the tensors' memory.
-std::vector<ShardState> CutIntoShards(
+std::vector<ShardState> SplitIntoShards(
     const std::shared_ptr<const SafetensorsFile>& file) {
   std::vector<ShardState> shards;
   for (const Tensor& tensor : file->tensors) {
@@ -235,7 +235,7 @@ absl::StatusOr<Imported> Import(const ImportOptions& options) {
   }
   const std::string partial = PartialFolder(options.out, kRun, 0);
   SL_ASSIGN_OR_RETURN(*manifest.add_part(),
-                      WritePart(partial, kPartFile, CutIntoShards(file)));
+                      WritePart(partial, kPartFile, SplitIntoShards(file)));
   imported.bytes = manifest.part(0).bytes();
   SL_ASSIGN_OR_RETURN(
       imported.folder,

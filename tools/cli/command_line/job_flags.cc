@@ -29,7 +29,7 @@ void AddOutputFlags(CLI::App* command, const char* wait_help,
                     "Plan and moves as JSON instead of tables");
 }
 
-void AddWatchCommands(const Invocation& invocation, CLI::App* app,
+void AddStatusCommand(const Invocation& invocation, CLI::App* app,
                       int* exit_code) {
   const auto status = std::make_shared<StatusOptions>();
   CLI::App* const status_command =
@@ -73,7 +73,10 @@ void AddWatchCommands(const Invocation& invocation, CLI::App* app,
       "it has failed or\nwas stopped, 75 it was suspended and can go on, 6 "
       "nobody who knows is reached, 1 another\nfailure, 2 wrong usage.");
   status_command->callback([=] { *exit_code = ShowStatus(*status); });
+}
 
+void AddTopCommand(const Invocation& invocation, CLI::App* app,
+                   int* exit_code) {
   const auto top = std::make_shared<TopOptions>();
   CLI::App* const top_command = app->add_subcommand(
       "top",
@@ -96,7 +99,10 @@ void AddWatchCommands(const Invocation& invocation, CLI::App* app,
   top_command->get_option("--json")->excludes(
       top_command->get_option("--shards"));
   top_command->callback([=] { *exit_code = ShowTop(*top); });
+}
 
+void AddTraceCommand(const Invocation& invocation, CLI::App* app,
+                     int* exit_code) {
   const auto trace = std::make_shared<TraceOptions>();
   CLI::App* const trace_command = app->add_subcommand(
       "trace",
@@ -127,7 +133,10 @@ void AddWatchCommands(const Invocation& invocation, CLI::App* app,
       "  slackline trace runs/digits --seconds 5\n"
       "  slackline trace runs/digits --profile 0=worker-0.json");
   trace_command->callback([=] { *exit_code = TraceJob(*trace); });
+}
 
+void AddOpenCommand(const Invocation& invocation, CLI::App* app,
+                    int* exit_code) {
   const auto open = std::make_shared<OpenOptions>();
   CLI::App* const open_command = app->add_subcommand(
       "open",
@@ -148,7 +157,10 @@ void AddWatchCommands(const Invocation& invocation, CLI::App* app,
       "holds. With --key FILE and what a\nreader holds of it (slackline keys "
       "export --role reader) the page only shows.");
   open_command->callback([=] { *exit_code = OpenPage(*open); });
+}
 
+void AddCheckpointCommand(const Invocation& invocation, CLI::App* app,
+                          int* exit_code) {
   const auto checkpoint = std::make_shared<CheckpointOptions>();
   CLI::App* const checkpoint_command = app->add_subcommand(
       "checkpoint",
@@ -177,7 +189,10 @@ void AddWatchCommands(const Invocation& invocation, CLI::App* app,
       "--out runs/more");
   checkpoint_command->callback(
       [=] { *exit_code = CheckpointJob(*checkpoint); });
+}
 
+void AddStopCommand(const Invocation& invocation, CLI::App* app,
+                    int* exit_code) {
   const auto stop = std::make_shared<StopOptions>();
   CLI::App* const stop_command = app->add_subcommand(
       "stop",
@@ -384,7 +399,12 @@ void AddTableFlags(CLI::App* command, StatusTableOptions* options) {
 
 void AddJobCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
-  AddWatchCommands(invocation, app, exit_code);
+  AddStatusCommand(invocation, app, exit_code);
+  AddTopCommand(invocation, app, exit_code);
+  AddTraceCommand(invocation, app, exit_code);
+  AddOpenCommand(invocation, app, exit_code);
+  AddCheckpointCommand(invocation, app, exit_code);
+  AddStopCommand(invocation, app, exit_code);
   AddModeCommands(invocation, app, exit_code);
   AddRebalanceCommands(invocation, app, exit_code);
 }

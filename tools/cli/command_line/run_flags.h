@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tools/cli/invocation.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

@@ -23,7 +23,6 @@ namespace {
 // and 26 of them before anybody has connected.
 constexpr int64_t kOwnFiles = 40;
 constexpr int64_t kFilesPerPeer = 4;
-constexpr int64_t kKeepMax = 1000;
 // More are alike: a port of each group is as good as all of them.
 constexpr int kDoorsMax = 16;
 // Of each host. An agent holds so many sockets beside the others.
@@ -83,78 +82,38 @@ void AddProgram(const std::string& path, doctor::HostNeed* need) {
   if (!absl::c_linear_search(need->program(), path)) need->add_program(path);
 }
 
-}  // namespace
+// What each host needs, by its name.
+struct HostNeeds {
+  void AddDoor(doctor::HostNeed* need, doctor::Door wanted);
 
-doctor::Job JobNeeds(const config::ClusterConfig& config,
-                     const JobNeedsOptions& options) {
-  const Demand demand = DemandOf(config, options.data_dir);
-  doctor::Job job;
-  job.set_job(config.job());
-  job.set_engine(options.engine);
-  job.set_model_bytes(demand.model_bytes);
-  job.set_shared_memory_only(config.limits().transport() ==
-                             config::Limits::SHM);
-  job.set_has_key(!config.insecure());
-  const bool is_elsewhere = options.engine != "here";
-  job.set_bin_here(options.bin_here);
-  job.set_bin_there(options.bin_there);
-  AddWays(config.launch(), is_elsewhere, &job);
-  // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
-  // for.
-  job.set_servers_need_each_other(config.replicas() > 0 ||
-                                  config.rebalance().mode() ==
-                                      config::Rebalance::AUTO);
-  const bool may_all_reduce = MayAllReduce(config.sync());
-  const bool any_server = AnyServerTakesOver(config);
-  job.set_shares_run_folder(is_elsewhere && any_server);
-  if (config.has_checkpoint()) {
-    job.set_checkpoint_keep(
-        std::min<int64_t>(config.checkpoint().keep(), kKeepMax));
-    job.set_shares_checkpoints(is_elsewhere);
-  }
-  const std::vector<ServerProcess> servers = ServerProcesses(config);
-  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
-  int64_t peers = static_cast<int64_t>(workers.size());
-  for (const ServerProcess& server : servers) peers += server.threads;
+  std::map<std::string, doctor::HostNeed> of_host;
+  std::set<std::string> by_name;  // Those that others look up.
+};
 
-  std::map<std::string, doctor::HostNeed> needs;
-  for (const std::string& host : options.hosts) {
-    doctor::HostNeed& need = needs[host];
-    need.set_name(host);
-    need.set_server_bytes(demand.server_bytes);
-    need.set_worker_bytes(demand.worker_bytes);
-    need.set_open_files(kOwnFiles + kFilesPerPeer * peers);
-    need.set_listen(true);
-  }
-  std::set<std::string> by_name = {config.coordinator().host()};
-  const auto add_door = [&by_name](doctor::HostNeed* need,
-                                   doctor::Door wanted) {
-    if (!wanted.listen().empty() || wanted.coordinator())
-      by_name.insert(wanted.host());
-    if (wanted.port() == 0) wanted.set_label("any port");
-    for (doctor::Door& door : *need->mutable_door()) {
-      // Of doors at any port one stands for all.
-      if (door.port() == wanted.port() && door.host() == wanted.host() &&
-          door.listen() == wanted.listen()) {
-        door.set_coordinator(door.coordinator() || wanted.coordinator());
-        door.set_servers(door.servers() || wanted.servers());
-        door.set_workers(door.workers() || wanted.workers());
-        return;
-      }
+void HostNeeds::AddDoor(doctor::HostNeed* need, doctor::Door wanted) {
+  if (!wanted.listen().empty() || wanted.coordinator())
+    by_name.insert(wanted.host());
+  if (wanted.port() == 0) wanted.set_label("any port");
+  for (doctor::Door& door : *need->mutable_door()) {
+    // Of doors at any port one stands for all.
+    if (door.port() == wanted.port() && door.host() == wanted.host() &&
+        door.listen() == wanted.listen()) {
+      door.set_coordinator(door.coordinator() || wanted.coordinator());
+      door.set_servers(door.servers() || wanted.servers());
+      door.set_workers(door.workers() || wanted.workers());
+      return;
     }
-    if (need->door_size() < kDoorsMax) *need->add_door() = std::move(wanted);
-  };
-  doctor::Door coordinator;
-  coordinator.set_label("coordinator");
-  coordinator.set_host(config.coordinator().host());
-  coordinator.set_listen(config.coordinator().listen());
-  coordinator.set_port(options.coordinator_port);
-  coordinator.set_coordinator(true);
-  if (!options.hosts.empty())
-    add_door(&needs[options.hosts.front()], coordinator);
-  for (const ServerProcess& server : servers) {
-    const auto found = needs.find(server.host);
-    if (found == needs.end()) continue;
+  }
+  if (need->door_size() < kDoorsMax) *need->add_door() = std::move(wanted);
+}
+
+// `coordinator` is its door, wherever it is.
+void AddServers(const config::ClusterConfig& config,
+                const JobNeedsOptions& options, const doctor::Door& coordinator,
+                HostNeeds* needs) {
+  for (const ServerProcess& server : ServerProcesses(config)) {
+    const auto found = needs->of_host.find(server.host);
+    if (found == needs->of_host.end()) continue;
     doctor::HostNeed& need = found->second;
     need.set_servers(need.servers() + 1);
     need.set_threads(need.threads() + server.threads);
@@ -165,21 +124,26 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     door.set_host(server.host);
     door.set_listen(server.listen);
     // Two names of one machine have one such port.
-    if (any_server && options.coordinator_port != 0 &&
+    if (AnyServerTakesOver(config) && options.coordinator_port != 0 &&
         MachineOf(server.host) != MachineOf(config.coordinator().host())) {
-      add_door(&need, door);
+      needs->AddDoor(&need, door);
     }
     door.set_label(absl::StrCat("server ", server.index));
     door.set_coordinator(false);
     door.set_servers(true);
     for (int thread = 0; thread < server.threads; ++thread) {
       door.set_port(server.first_port == 0 ? 0 : server.first_port + thread);
-      add_door(&need, door);
+      needs->AddDoor(&need, door);
     }
   }
-  for (const WorkerProcess& worker : workers) {
-    const auto found = needs.find(worker.host);
-    if (found == needs.end()) continue;
+}
+
+void AddWorkers(const config::ClusterConfig& config,
+                const JobNeedsOptions& options, HostNeeds* needs) {
+  const bool may_all_reduce = MayAllReduce(config.sync());
+  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+    const auto found = needs->of_host.find(worker.host);
+    if (found == needs->of_host.end()) continue;
     doctor::HostNeed& need = found->second;
     need.set_workers(need.workers() + 1);
     need.set_threads(need.threads() + worker.threads);
@@ -201,11 +165,63 @@ doctor::Job JobNeeds(const config::ClusterConfig& config,
     door.set_listen(worker.listen);
     door.set_port(worker.port);
     door.set_workers(true);
-    add_door(&need, door);
+    needs->AddDoor(&need, door);
   }
-  AddHealthDoors(config, &needs);
-  for (const std::string& host : options.hosts) *job.add_host() = needs[host];
-  job.mutable_by_name()->Assign(by_name.begin(), by_name.end());
+}
+
+}  // namespace
+
+doctor::Job JobNeeds(const config::ClusterConfig& config,
+                     const JobNeedsOptions& options) {
+  const Demand demand = DemandOf(config, options.data_dir);
+  doctor::Job job;
+  job.set_job(config.job());
+  job.set_engine(options.engine);
+  job.set_model_bytes(demand.model_bytes);
+  job.set_shared_memory_only(config.limits().transport() ==
+                             config::Limits::SHM);
+  job.set_has_key(!config.insecure());
+  const bool is_elsewhere = options.engine != "here";
+  job.set_bin_here(options.bin_here);
+  job.set_bin_there(options.bin_there);
+  AddWays(config.launch(), is_elsewhere, &job);
+  // As the coordinator's LinkCheck has it: copies, and moves that nobody asks
+  // for.
+  job.set_servers_need_each_other(config.replicas() > 0 ||
+                                  config.rebalance().mode() ==
+                                      config::Rebalance::AUTO);
+  job.set_shares_run_folder(is_elsewhere && AnyServerTakesOver(config));
+  if (config.has_checkpoint()) {
+    job.set_checkpoint_keep(config.checkpoint().keep());
+    job.set_shares_checkpoints(is_elsewhere);
+  }
+  auto peers = static_cast<int64_t>(WorkerProcesses(config).size());
+  for (const ServerProcess& server : ServerProcesses(config))
+    peers += server.threads;
+
+  HostNeeds needs{.of_host = {}, .by_name = {config.coordinator().host()}};
+  for (const std::string& host : options.hosts) {
+    doctor::HostNeed& need = needs.of_host[host];
+    need.set_name(host);
+    need.set_server_bytes(demand.server_bytes);
+    need.set_worker_bytes(demand.worker_bytes);
+    need.set_open_files(kOwnFiles + kFilesPerPeer * peers);
+    need.set_listen(true);
+  }
+  doctor::Door coordinator;
+  coordinator.set_label("coordinator");
+  coordinator.set_host(config.coordinator().host());
+  coordinator.set_listen(config.coordinator().listen());
+  coordinator.set_port(options.coordinator_port);
+  coordinator.set_coordinator(true);
+  if (!options.hosts.empty())
+    needs.AddDoor(&needs.of_host[options.hosts.front()], coordinator);
+  AddServers(config, options, coordinator, &needs);
+  AddWorkers(config, options, &needs);
+  AddHealthDoors(config, &needs.of_host);
+  for (const std::string& host : options.hosts)
+    *job.add_host() = needs.of_host[host];
+  job.mutable_by_name()->Assign(needs.by_name.begin(), needs.by_name.end());
   return job;
 }
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tools/cli/display.h"
-#include "tools/cli/experiment/compare.h"
+#include "tools/cli/experiment/compare_options.h"
 #include "tools/cli/experiment/experiment_folder.h"
 #include "tools/cli/process.h"
 #include "tools/cli/signals.h"

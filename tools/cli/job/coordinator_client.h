@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/message.h"
 #include "common/net/poller.h"
 #include "common/net/process/process_transport.h"

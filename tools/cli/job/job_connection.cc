@@ -16,21 +16,10 @@
 #include "tools/cli/job/progress.h"
 #include "tools/cli/job/reach.h"
 #include "tools/cli/job/summary_table.h"
-#include "tools/cli/launch/slurm_script.h"
 
 namespace slackline {
 
 namespace fs = std::filesystem;
-
-bool IsRunFolder(const std::string& config) {
-  std::error_code error;
-  return fs::is_directory(config, error);
-}
-
-std::string ClusterFileOf(const std::string& config) {
-  if (!IsRunFolder(config)) return config;
-  return (fs::path(config) / "cluster.textproto").string();
-}
 
 KeyPlace KeyPlaceOf(KeyPlace place, const std::string& config) {
   if (!place.given.empty() || !IsRunFolder(config)) return place;
@@ -44,24 +33,6 @@ absl::StatusOr<std::optional<KeySource>> KeyOfJob(
     const KeyPlace& place, const std::string& path,
     const config::ClusterConfig& config) {
   return KeysHere(config, Role::kOperator, KeyPlaceOf(place, path));
-}
-
-bool HasEnded(const std::string& config) {
-  return IsRunFolder(config) &&
-         !absl::IsNotFound(ReadRunResult(config).status());
-}
-
-std::string WaitsInSlurm(const std::string& config) {
-  // A run writes its config when it begins.
-  std::error_code error;
-  if (!IsRunFolder(config) || fs::exists(ClusterFileOf(config), error) ||
-      !fs::exists(SlurmScriptPath(config), error)) {
-    return "";
-  }
-  return absl::StrCat("the run in ", config,
-                      " has not begun: it is a job of Slurm that waits for its "
-                      "turn, or has ended before it (`squeue --me`; ",
-                      SlurmScriptPath(config), ")");
 }
 
 namespace {

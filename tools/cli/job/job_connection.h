@@ -8,11 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "tools/cli/job/coordinator_client.h"
+#include "tools/cli/job/run_folder.h"
 
 namespace slackline {
 
@@ -23,22 +24,12 @@ struct JobOptions {
   KeyPlace key = {};                           // As for KeyOfJob().
 };
 
-bool IsRunFolder(const std::string& config);
-// The config itself, or the one that is in the folder.
-std::string ClusterFileOf(const std::string& config);
-
 // The place of the key that the flag names, or else of that in the folder.
 KeyPlace KeyPlaceOf(KeyPlace place, const std::string& config);
 // What this program, as an operator, holds of the key of the job.
 absl::StatusOr<std::optional<KeySource>> KeyOfJob(
     const KeyPlace& place, const std::string& path,
     const config::ClusterConfig& config);
-
-// A folder whose run has ended: nobody needs to be asked, the summary is there.
-bool HasEnded(const std::string& config);
-// A sentence that says that the run in this folder was handed to Slurm and has
-// not begun; empty if that is not so.
-std::string WaitsInSlurm(const std::string& config);
 
 // Thread-compatible.
 class JobConnection {

@@ -6,7 +6,7 @@
 #include "common/config/shell_line.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
-#include "tools/cli/job/job_connection.h"
+#include "tools/cli/job/run_folder.h"
 #include "tools/cli/job/run_records.h"
 
 namespace slackline {

@@ -44,7 +44,7 @@ std::string WorstText(double worst, double mean) {
 std::string PlanText(const run::Plan& plan) {
   std::string text;
   for (const run::PlannedSplit& split : plan.split()) {
-    absl::StrAppend(&text, "shard ", split.shard(), " is cut at element ",
+    absl::StrAppend(&text, "shard ", split.shard(), " is split at element ",
                     split.at(), ", the rest becomes shard ", split.new_shard(),
                     ": ", split.reason(), "\n");
   }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/cli/json.h"
 
 namespace slackline {
 namespace {
@@ -18,13 +19,6 @@ using Json = nlohmann::json;
 
 // No record is as long.
 constexpr size_t kLineBytesMax = 1 << 20;
-
-// nullopt: it has no such number.
-std::optional<double> NumberIn(const Json& record, const char* name) {
-  const auto found = record.find(name);
-  if (found == record.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
 
 // A line of at most kLineBytesMax; what is longer is passed over. False: there
 // is none any more.

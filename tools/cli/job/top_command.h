@@ -14,10 +14,10 @@ struct TopOptions {
   int count = 0;      // Ends after so many; 0: with the job or an interrupt.
   bool json = false;  // Each status as an object in a line.
 };
-// On a terminal each status replaces the one before and is cut to the screen;
-// elsewhere they follow each other. Of a job that has ended: its end. Returns
-// the exit code: kExitDone also when the user interrupts it or the job ends,
-// however it does.
+// On a terminal each status replaces the one before and is shortened to the
+// screen; elsewhere they follow each other. Of a job that has ended: its end.
+// Returns the exit code: kExitDone also when the user interrupts it or the job
+// ends, however it does.
 int ShowTop(const TopOptions& options);
 
 }  // namespace slackline

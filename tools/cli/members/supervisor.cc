@@ -182,23 +182,23 @@ std::string Supervisor::OnInterrupt(absl::Time now) {
 
 std::string Supervisor::OnHangup(absl::Time now) {
   if (suspending_ || stopping_) return "";
-  terminated_by_ = "SIGHUP";
+  termination_.signal = "SIGHUP";
   return OnTermination(now);
 }
 
 std::string Supervisor::OnTermination(absl::Time now) {
   if (suspending_ && !stopping_ && state_ == wire::RUNNING) {
     suspending_ = false;
-    stopped_by_second_ = true;
+    termination_.by_second = true;
     StopAtOnce(now);
     return "SIGTERM again: stopping the job without a checkpoint; once more to "
            "kill it";
   }
   if (!options_.suspends && !stopping_ && !job_ended()) {
-    stopped_without_checkpoints_ = true;
+    termination_.without_checkpoints = true;
     StopAtOnce(now);
     return absl::StrCat(
-        terminated_by_,
+        termination_.signal,
         ": stopping the job at once, and nothing is kept to go on from, since "
         "its config has no checkpoint block; once more to kill it");
   }
@@ -209,12 +209,12 @@ std::string Supervisor::OnTermination(absl::Time now) {
   suspending_ = true;
   if (state_ == wire::RUNNING && !ending_) {
     next_suspend_ = now;
-    return absl::StrCat(terminated_by_,
+    return absl::StrCat(termination_.signal,
                         ": taking a checkpoint, then ending the job; SIGTERM "
                         "again stops it at once, without");
   }
   StopAtOnce(now);
-  return absl::StrCat(terminated_by_,
+  return absl::StrCat(termination_.signal,
                       ": no checkpoint can be taken now; stopping the job; "
                       "once more to kill it");
 }
@@ -239,16 +239,16 @@ std::string Supervisor::OnFinishRefused(const std::string& why,
 
 std::string Supervisor::StopReason() const {
   if (suspending_)
-    return absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
+    return absl::StrCat("slackline run", kInterruptedBy, termination_.signal);
   if (!stopping_) return given_up_reason_;
-  if (stopped_without_checkpoints_) {
+  if (termination_.without_checkpoints) {
     return absl::StrCat(
-        terminated_by_,
+        termination_.signal,
         " to slackline run stopped the job, and nothing was kept to go on "
         "from, since its config has no checkpoint block; with checkpoint {} "
         "it takes a checkpoint first, and --resume goes on from there");
   }
-  return stopped_by_second_ ? kSecondSignal : kInterrupted;
+  return termination_.by_second ? kSecondSignal : kInterrupted;
 }
 
 void Supervisor::StopAtOnce(absl::Time now) {
@@ -364,7 +364,7 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
   }
   if (now >= next_suspend_ && !stopping_ && !job_ended()) {
     effects.suspend_reason =
-        absl::StrCat("slackline run", kInterruptedBy, terminated_by_);
+        absl::StrCat("slackline run", kInterruptedBy, termination_.signal);
     next_suspend_ = now + kStopRepeat;
   }
   if (now >= next_stop_ && !job_ended()) {

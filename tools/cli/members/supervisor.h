@@ -148,6 +148,14 @@ class Supervisor {
     MemberExit exit;
     absl::Time at;
   };
+  // How the job was asked to be suspended.
+  struct Termination {
+    const char* signal = "SIGTERM";
+    // By a second one it was stopped at once, in place of a checkpoint;
+    bool by_second = false;
+    // by the first one, since the config has no checkpoint block.
+    bool without_checkpoints = false;
+  };
   // When processes that still run are signalled.
   struct Ender {
     void TerminateBy(absl::Time time);
@@ -211,11 +219,8 @@ class Supervisor {
   bool finishing_ = false;  // The job is to end early.
   // After a checkpoint; or at once, and then it can go on from an earlier one.
   bool suspending_ = false;
-  const char* terminated_by_ = "SIGTERM";
-  bool stopping_ = false;           // At once.
-  bool stopped_by_second_ = false;  // By SIGTERM, in place of a checkpoint.
-  // By SIGTERM or SIGHUP, since the config has no checkpoint block.
-  bool stopped_without_checkpoints_ = false;
+  bool stopping_ = false;  // At once.
+  Termination termination_;
   bool coordinator_gone_ = false;
   bool ending_ = false;
   absl::Time next_finish_ = absl::InfiniteFuture();

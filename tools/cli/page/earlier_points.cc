@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tools/cli/json.h"
 #include "tools/cli/page/members_by_index.h"
 
 namespace slackline {
@@ -32,27 +33,20 @@ struct Stretch {
   Json test_accuracy;
 };
 
-// nullopt: it has no such number.
-std::optional<double> FieldOfRecord(const Json& record, const char* name) {
-  const auto found = record.find(name);
-  if (found == record.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
 void AddRecord(const Json& record, double seconds, Stretch* stretch) {
   stretch->seconds = std::max(stretch->seconds, seconds);
-  const std::optional<double> loss = FieldOfRecord(record, "loss");
+  const std::optional<double> loss = NumberIn(record, "loss");
   const auto kind = record.find("kind");
   if (kind != record.end() && *kind == "eval") {
     if (loss.has_value()) stretch->test_loss = *loss;
-    if (const auto accuracy = FieldOfRecord(record, "accuracy");
+    if (const auto accuracy = NumberIn(record, "accuracy");
         accuracy.has_value())
       stretch->test_accuracy = *accuracy;
     return;
   }
   if (loss.has_value()) stretch->loss.Add(*loss);
-  const std::optional<double> rank = FieldOfRecord(record, "rank");
-  const auto rate = FieldOfRecord(record, "examples_per_second");
+  const std::optional<double> rank = NumberIn(record, "rank");
+  const auto rate = NumberIn(record, "examples_per_second");
   if (!rank.has_value() || !rate.has_value()) return;
   if (*rank < 0 || *rank >= kMembersShownMax) return;
   stretch->rates[static_cast<int>(*rank)].Add(*rate);
@@ -102,7 +96,7 @@ std::vector<Json> EarlierPoints(std::istream& metrics, double until,
   while (points_max > 0 && std::getline(metrics, line)) {
     const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!record.is_object()) continue;
-    const std::optional<double> seconds = FieldOfRecord(record, "seconds");
+    const std::optional<double> seconds = NumberIn(record, "seconds");
     if (!seconds.has_value() || *seconds < 0 || *seconds >= until) continue;
     const auto at =
         std::min(static_cast<size_t>(*seconds / length), points_max - 1);

@@ -2,7 +2,7 @@
 // started.
 #pragma once
 
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

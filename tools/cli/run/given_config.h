@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "proto/cluster.pb.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

@@ -11,7 +11,7 @@
 #include "tools/cli/display.h"
 #include "tools/cli/members/cluster.h"
 #include "tools/cli/members/member_launch.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

@@ -4,7 +4,7 @@
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
 #include "tools/cli/display.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

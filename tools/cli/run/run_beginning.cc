@@ -17,6 +17,7 @@
 #include "common/delays/delay_trace.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 #include "job/job_config.h"
 #include "server/coordinator/failure_page.h"

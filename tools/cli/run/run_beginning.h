@@ -10,7 +10,7 @@
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 #include "tools/cli/display.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

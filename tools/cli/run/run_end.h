@@ -12,7 +12,7 @@
 #include "tools/cli/members/supervisor.h"
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/restorer.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 #include "tools/cli/run/running_job.h"
 
 namespace slackline {

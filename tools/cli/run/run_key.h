@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/keys/key_file.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 #include "common/process/job_key.h"
 #include "proto/cluster.pb.h"
 

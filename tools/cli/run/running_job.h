@@ -18,8 +18,8 @@
 #include "tools/cli/members/cluster.h"
 #include "tools/cli/members/supervisor.h"
 #include "tools/cli/run/failure.h"
-#include "tools/cli/run/run.h"
 #include "tools/cli/run/run_key.h"
+#include "tools/cli/run/run_options.h"
 #include "tools/cli/run/timeline_of_run.h"
 #include "tools/cli/signals.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/cli/display.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

@@ -6,7 +6,7 @@
 #include "proto/cluster.pb.h"
 #include "tools/cli/display.h"
 #include "tools/cli/run/hosts_of_run.h"
-#include "tools/cli/run/run.h"
+#include "tools/cli/run/run_options.h"
 
 namespace slackline {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 
 namespace slackline {
 

@@ -1,5 +1,5 @@
-// A worker without a model, for benchmarks: the product's WorkerLoop, whose
-// steps over servers the caller does by hand.
+// A worker without a model, for benchmarks and tests: the product's WorkerLoop,
+// whose steps over servers the caller does by hand.
 #pragma once
 
 #include <memory>

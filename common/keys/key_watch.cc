@@ -1,4 +1,4 @@
-#include "common/keys/key_follower.h"
+#include "common/keys/key_watch.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
 }  // namespace
 
-KeyFollower::KeyFollower(const KeySource& source, Say say)
+KeyWatch::KeyWatch(const KeySource& source, Say say)
     : process_(getpid()),
       source_(source),
       say_(std::move(say)),
@@ -30,11 +30,11 @@ KeyFollower::KeyFollower(const KeySource& source, Say say)
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  waiting_->thread = std::thread(&KeyFollower::Run, this);
+  waiting_->thread = std::thread(&KeyWatch::Run, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-KeyFollower::~KeyFollower() {
+KeyWatch::~KeyWatch() {
   if (getpid() != process_) {
     (void)waiting_.release();
     return;
@@ -47,7 +47,7 @@ KeyFollower::~KeyFollower() {
   waiting_->thread.join();
 }
 
-void KeyFollower::Run() {
+void KeyWatch::Run() {
   NameThisThread("key follower");
   while (true) {
     Look();
@@ -66,7 +66,7 @@ void KeyFollower::Run() {
   }
 }
 
-void KeyFollower::Look() {
+void KeyWatch::Look() {
   const std::string mark = KeyFileMark(source_.file);
   if (mark.empty() || mark == seen_) return;
   std::string wrong;
@@ -79,7 +79,7 @@ void KeyFollower::Look() {
   }();
   if (!plan.ok()) {
     wrong = std::string(plan.status().message());
-  } else if (!keys_->Take(*plan)) {
+  } else if (!keys_->Adopt(*plan)) {
     wrong = absl::StrCat(
         "key file ", source_.file,
         " has another key, which does not say from when on it counts");

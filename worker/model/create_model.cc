@@ -1,5 +1,3 @@
-#include "worker/model/model.h"
-
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -7,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "worker/model/cuda_model.h"
+#include "worker/model/model.h"
 #include "worker/model/network.h"
 
 namespace slackline {

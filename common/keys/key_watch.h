@@ -1,4 +1,4 @@
-// KeyFollower: keeps the keys of a process as its key file says, while it runs.
+// KeyWatch: keeps the keys of a process as its key file says, while it runs.
 #pragma once
 
 #include <sys/types.h>
@@ -26,18 +26,18 @@ struct KeySource {
   KeyPlan plan;                      // As the file says now.
 };
 
-class KeyFollower {
+class KeyWatch {
  public:
   // Gets sentences without an end, from the follower's thread.
   using Say = std::function<void(bool warns, const std::string& text)>;
 
   // Begins to look at the file, once a second, in a thread of its own. A file
   // that goes away, or cannot be used, changes nothing.
-  KeyFollower(const KeySource& source, Say say);
+  KeyWatch(const KeySource& source, Say say);
   // In a child of the process that made it it does nothing.
-  ~KeyFollower();
-  KeyFollower(const KeyFollower&) = delete;
-  KeyFollower& operator=(const KeyFollower&) = delete;
+  ~KeyWatch();
+  KeyWatch(const KeyWatch&) = delete;
+  KeyWatch& operator=(const KeyWatch&) = delete;
 
   const std::shared_ptr<LiveKeys>& keys() const { return keys_; }
 
