@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/optim/finite.h"
 #include "common/status.h"
-#include "server/shard/shard_snapshot.h"
 
 namespace slackline {
 namespace {

@@ -21,32 +21,9 @@
 #include "common/payload.h"
 #include "common/sync/participants.h"
 #include "server/shard/accepted_gradients.h"
+#include "server/shard/shard_snapshot.h"
 
 namespace slackline {
-
-// One version of a shard.
-struct ShardVersion {
-  Version version = 0;
-  Payload values;
-};
-
-struct WaitingGradient {
-  Version base = 0;  // That it was computed from.
-  Payload gradient;
-  StepOptions options = {};
-  double rms = 0;  // As in GradientRecord.
-};
-
-// All that there is of it in a snapshot. The tensors are references.
-struct TurnState {
-  // Of the shard that the job began with, in whose turns this one takes part:
-  // it is that shard, or was split off from it.
-  ShardId plan{};
-  int64_t over = 0;  // Turns.
-  std::map<std::pair<Clock, Rank>, WaitingGradient> waiting = {};
-  std::map<int64_t, ShardVersion> kept = {};  // By the turns before them.
-  StaleRule::Memory memory = {};              // Of the table's rule.
-};
 
 class GivenTurns : public AcceptedGradients {
  public:

@@ -3,16 +3,45 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/optim/gradient_bound.h"
+#include "common/optim/update_rule.h"
+#include "common/payload.h"
 #include "common/sync/participants.h"
 #include "server/shard/accepted_gradients.h"
-#include "server/shard/given_turns.h"
 #include "server/shard/shard.h"
 
 namespace slackline {
+
+// One version of a shard.
+struct ShardVersion {
+  Version version = 0;
+  Payload values;
+};
+
+// With given delays: a gradient whose turn has not come.
+struct WaitingGradient {
+  Version base = 0;  // That it was computed from.
+  Payload gradient;
+  StepOptions options = {};
+  double rms = 0;  // As in GradientRecord.
+};
+
+// What a shard whose delays are given has beside its values. The tensors are
+// references.
+struct TurnState {
+  // Of the shard that the job began with, in whose turns this one takes part:
+  // it is that shard, or was split off from it.
+  ShardId plan{};
+  int64_t over = 0;  // Turns.
+  std::map<std::pair<Clock, Rank>, WaitingGradient> waiting = {};
+  std::map<int64_t, ShardVersion> kept = {};  // By the turns before them.
+  StaleRule::Memory memory = {};              // Of the table's rule.
+};
 
 // Where a copy of a shard is in the shard's log. Two copies at one position are
 // equal.
