@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/block/bounds.h"
 #include "common/checkpoint/checkpoint_config.h"
 #include "common/compress/compression_config.h"
-#include "common/config/block/bounds.h"
 #include "common/membership/timeouts.h"
 #include "common/optim/gradient_bound.h"
 #include "common/optim/optimizer.h"

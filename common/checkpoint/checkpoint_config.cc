@@ -1,6 +1,6 @@
 #include "common/checkpoint/checkpoint_config.h"
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 
 namespace slackline {
 namespace {

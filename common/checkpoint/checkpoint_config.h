@@ -1,7 +1,7 @@
 // What the config may say about checkpoints.
 #pragma once
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

@@ -18,7 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/io/atomic_file.h"
 #include "common/io/safetensors.h"
 #include "common/io/state_hash.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/table_pattern.h"
+#include "common/block/table_pattern.h"
 #include "common/view/shard_map.h"
 
 namespace slackline {

@@ -1,7 +1,7 @@
 // What the config says about compression, for each table.
 #pragma once
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 #include "proto/data.pb.h"
 #include "proto/view.pb.h"

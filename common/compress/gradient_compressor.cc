@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/block/config_problems.h"
+#include "common/block/table_pattern.h"
 #include "common/compress/compression_config.h"
-#include "common/config/block/config_problems.h"
-#include "common/config/block/table_pattern.h"
 #include "common/optim/finite.h"
 #include "common/rng.h"
 #include "common/status.h"

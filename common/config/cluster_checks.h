@@ -2,8 +2,8 @@
 // the job's name, processes, addresses, ports and GPUs.
 #pragma once
 
-#include "common/config/block/config_problems.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/config_problems.h"
+#include "common/block/field_origins.h"
 #include "common/config/cluster_config.h"
 #include "proto/cluster.pb.h"
 

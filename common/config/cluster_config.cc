@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "common/config/cluster_checks.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"

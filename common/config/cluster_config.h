@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/config/placement.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"

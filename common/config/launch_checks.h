@@ -2,7 +2,7 @@
 // and about who is told of it.
 #pragma once
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

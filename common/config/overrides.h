@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "common/config/cluster_config.h"
 #include "proto/cluster.pb.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "google/protobuf/message.h"
 
 namespace slackline {

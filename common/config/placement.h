@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

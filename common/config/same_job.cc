@@ -1,7 +1,7 @@
 #include "common/config/same_job.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/config_difference.h"
+#include "common/block/config_difference.h"
 #include "google/protobuf/util/message_differencer.h"
 
 namespace slackline {

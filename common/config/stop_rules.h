@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

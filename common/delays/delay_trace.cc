@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/rng.h"
 #include "common/shortened.h"
 #include "common/status.h"

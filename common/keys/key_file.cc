@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
 #include "common/io/descriptor.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 
 namespace slackline {
 

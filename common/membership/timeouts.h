@@ -1,7 +1,7 @@
 // The timeouts in the config's limits: how long who is waited for.
 #pragma once
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

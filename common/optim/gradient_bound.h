@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

@@ -22,7 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/optim/rules/rule_config.h"
 #include "proto/optimizer.pb.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/status.h"
 
 namespace slackline {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/ids.h"
 #include "proto/cluster.pb.h"
 

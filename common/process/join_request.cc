@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"

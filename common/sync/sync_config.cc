@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/sync/modes/mode.h"
 #include "common/sync/modes/mode_rule.h"
 

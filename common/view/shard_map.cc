@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/shortened.h"
 #include "common/status.h"
 #include "common/view/member_lists.h"

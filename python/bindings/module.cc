@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/blas/open_blas.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/config/parse_text.h"
 #include "common/inspection/stack_taker.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/program_place.h"
 #include "common/some_names.h"
 #include "common/status.h"

@@ -1,7 +1,7 @@
 #include "server/coordinator/job_terms.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/config/block/config_difference.h"
+#include "common/block/config_difference.h"
 #include "common/status.h"
 #include "server/coordinator/grant_book.h"
 #include "server/coordinator/join_check.h"

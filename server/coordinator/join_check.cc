@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/endpoint.h"
 
 namespace slackline {

@@ -6,7 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/membership/end_status.h"
 #include "common/shortened.h"
 #include "common/status.h"

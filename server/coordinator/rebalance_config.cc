@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 
 namespace slackline {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/block/bounds.h"
-#include "common/config/block/scalar_defaults.h"
+#include "common/block/bounds.h"
+#include "common/block/scalar_defaults.h"
 #include "common/optim/optimizer.h"
 #include "common/view/shard_map.h"
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/block/bounds.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
-#include "common/config/block/bounds.h"
 #include "common/io/safetensors.h"
 #include "common/process/exit_code.h"
 #include "gmock/gmock.h"

@@ -1,7 +1,7 @@
 // Which host a process is on, against its entry in the config.
 #include "common/process/join_request.h"
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 
 namespace slackline {
 

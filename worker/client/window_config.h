@@ -2,7 +2,7 @@
 // flight.
 #pragma once
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {

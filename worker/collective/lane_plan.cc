@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/config/block/table_pattern.h"
+#include "common/block/table_pattern.h"
 
 namespace slackline {
 namespace {

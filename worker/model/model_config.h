@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "proto/cluster.pb.h"
 #include "worker/model/data_shape.h"
 

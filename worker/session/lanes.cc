@@ -6,8 +6,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
-#include "common/config/block/config_problems.h"
-#include "common/config/block/table_pattern.h"
+#include "common/block/config_problems.h"
+#include "common/block/table_pattern.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
 #include "worker/collective/measure_lanes.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "worker/session/metric_records.h"
 
 namespace slackline {

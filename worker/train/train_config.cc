@@ -1,6 +1,6 @@
 #include "worker/train/train_config.h"
 
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 #include "common/config/stop_rules.h"
 
 namespace slackline {

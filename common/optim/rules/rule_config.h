@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/optim/rules/rule.h"
 #include "proto/optimizer.pb.h"
 

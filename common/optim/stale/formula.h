@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/optim/stale/stale_rule.h"
 
 namespace slackline::optim {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/block/table_pattern.h"
+#include "common/block/table_pattern.h"
 #include "common/optim/stale/formula.h"
 #include "common/status.h"
 

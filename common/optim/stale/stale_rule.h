@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
 #include "common/io/regular_file.h"

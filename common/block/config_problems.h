@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 
 namespace slackline {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 
 namespace slackline {
 

@@ -1,4 +1,4 @@
-#include "common/config/block/field_origins.h"
+#include "common/block/field_origins.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

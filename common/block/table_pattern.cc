@@ -1,4 +1,4 @@
-#include "common/config/block/table_pattern.h"
+#include "common/block/table_pattern.h"
 
 #include <fnmatch.h>
 

@@ -1,4 +1,4 @@
-#include "common/config/block/config_difference.h"
+#include "common/block/config_difference.h"
 
 #include <algorithm>
 

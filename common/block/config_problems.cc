@@ -1,11 +1,11 @@
-#include "common/config/block/config_problems.h"
+#include "common/block/config_problems.h"
 
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
-#include "common/config/block/bounds.h"
+#include "common/block/bounds.h"
 
 namespace slackline {
 namespace {

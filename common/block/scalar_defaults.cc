@@ -1,4 +1,4 @@
-#include "common/config/block/scalar_defaults.h"
+#include "common/block/scalar_defaults.h"
 
 #include "google/protobuf/descriptor.h"
 
