@@ -34,7 +34,7 @@ class LinkTrial {
   // A listener at which others try this process, until End(). What they send is
   // dropped.
   void Open(std::unique_ptr<Listener> door);
-  // In place of what is tried so far.
+  // Tries these links, in place of what is tried so far.
   void Begin(const wire::TryLinks& links);
   // Call it after each wait of the poller. Returns who is not reached so far,
   // if that is news.
@@ -47,7 +47,7 @@ class LinkTrial {
   // What has come to it is read: it follows an exchange of keys so, and what
   // strangers send takes no memory.
   void Tend();
-  // Whether it is a worker; index; shard thread of a server.
+  // Whether it is a worker; its index; the shard thread of a server.
   using Key = std::tuple<bool, int32_t, int32_t>;
   void Try(const Key& key, const std::string& endpoint, Role listener);
 

@@ -34,7 +34,7 @@ inline constexpr size_t kCopiedFrameBytesMax = size_t{64} << 10;
 // Payloads in a row that are sent as one frame.
 struct PayloadRun {
   size_t payloads = 0;
-  size_t bytes = 0;      // Of all of them.
+  size_t bytes = 0;      // All of them together have so many.
   bool adjacent = true;  // They lie side by side.
 };
 // The first ones of payloads, of which there is at least one.
@@ -61,9 +61,9 @@ class FrameSlicer {
 
  private:
   bool told_ = false;
-  std::vector<size_t> sizes_;  // As told.
-  size_t next_ = 0;            // Of sizes_.
-  size_t whole_ = 0;           // Not told: of the frame that was sliced last.
+  std::vector<size_t> sizes_;  // Those told in front of the header.
+  size_t next_ = 0;            // The index of the next one in sizes_.
+  size_t whole_ = 0;  // If none were told: the size of the last frame sliced.
 };
 
 }  // namespace slackline

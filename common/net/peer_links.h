@@ -55,7 +55,7 @@ class PeerLinks {
 
  private:
   struct Link {
-    Incarnation server = 0;  // At the other end.
+    Incarnation server = 0;  // The life of the server at the other end.
     std::unique_ptr<Channel> channel;
   };
 

@@ -68,7 +68,7 @@ class Poller {
 
   const Options options_;
   std::vector<Waitable*> waitables_;
-  std::vector<pollfd> descriptors_;  // Of all of them.
+  std::vector<pollfd> descriptors_;  // Those of all waitables.
   absl::Duration spin_;              // At most options_.spin_max.
 };
 

@@ -47,8 +47,9 @@ struct ChannelOptions {
   // as the windows of the protocols above allow to be under way. Memory may
   // come to 32 times as much, if a peer sends nothing but empty frames.
   int64_t unread_bytes_max = int64_t{32} << 20;
-  // Of one message. A sender is refused; a received message beyond it is
-  // malformed. A single frame beyond message_bytes_max ends its connection.
+  // The bounds of one message. A sender is refused; a received message beyond
+  // them is malformed. A single frame beyond message_bytes_max ends its
+  // connection.
   int payloads_max = 65536;
   int64_t message_bytes_max = int64_t{1} << 30;  // Header and payloads.
   // Peers that a Listener can answer. One that was not heard while so many
@@ -107,7 +108,7 @@ class Channel : public Waitable {
   // InvalidArgument: it exceeds a bound. Others: the channel is broken.
   virtual absl::Status Send(const Message& message) = 0;
 
-  // With watch_link: whether a process listens at the other end, after all that
+  // Whether a process listens at the other end, with watch_link, after all that
   // has happened since the last call; nullopt if nothing has happened that says
   // something. Does not block.
   //

@@ -8,7 +8,7 @@ namespace slackline::optim {
 // Kernel parameters have room for a few kilobytes.
 constexpr size_t kCudaGradientsMax = 64;
 
-// As Operands (kernels.h), in memory of the device, aligned to floats.
+// Operands (kernels.h) in memory of the device, aligned to floats.
 struct CudaOperands {
   const float* in = nullptr;
   float* out = nullptr;

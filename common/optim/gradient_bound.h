@@ -50,8 +50,8 @@ class RunningRms {
  public:
   static constexpr uint64_t kWindow = 100;
 
-  RunningRms() = default;  // None has come.
-  // As it was: `mean` is at least 0 and finite.
+  RunningRms() = default;  // No gradient has come.
+  // `mean`, which is at least 0 and finite, is of `count` gradients.
   RunningRms(double mean, uint64_t count) : mean_(mean), count_(count) {}
 
   // `rms` is at least 0 and finite. 0: it was not measured, or does not count.
@@ -71,13 +71,13 @@ class RunningRms {
 class RunningRmsOfParts {
  public:
   void Add(const RunningRms& part, int64_t elements);
-  // Of one part: the same bits. At least one has been added.
+  // One part alone gives the same bits. At least one has been added.
   RunningRms Whole() const;
 
  private:
   int parts_ = 0;
   RunningRms first_;
-  double squares_ = 0;  // Of all elements.
+  double squares_ = 0;  // The sum over all elements.
   double elements_ = 0;
   uint64_t count_ = 0;
 };
@@ -85,7 +85,7 @@ class RunningRmsOfParts {
 // Immutable; any thread may call anything at any time.
 class GradientBound {
  public:
-  GradientBound() = default;  // There is none.
+  GradientBound() = default;  // There is no bound.
   // `config` was filled and checked.
   explicit GradientBound(const config::GradientBound& config);
 
@@ -105,7 +105,7 @@ class GradientBound {
   struct Excess {
     double rms = 0;
     double bound = 0;
-    // Of what the bound is made; nullopt: it is config rms.
+    // What the bound is made of; nullopt: it is config rms.
     std::optional<double> running;
   };
   std::optional<Excess> Judge(double rms, const RunningRms& before) const;

@@ -13,7 +13,7 @@ namespace slackline::optim {
 struct Operands {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  // Those that the rule does not use: null.
+  // Slots that the rule does not use are null.
   std::array<std::byte*, kSlotsMax> slots = {};
   absl::Span<const std::byte* const> gradients;  // At least one.
   std::byte* sum = nullptr;  // Gets their sum, if it is not null.

@@ -35,7 +35,7 @@ void CheckOptimizer(const config::Optimizer& config,
 // The numbers of an optimizer that may be others in each update.
 struct StepNumbers {
   double learning_rate = 0;  // With the schedule's factor.
-  // In place of Optimizer::momentum(). None: that one.
+  // It replaces Optimizer::momentum(). None: that one.
   std::optional<double> momentum = std::nullopt;
 };
 
@@ -72,7 +72,7 @@ class Optimizer {
     // One per gradient, at least one: `elements` little-endian floats each, at
     // any alignment (frames from the network have none).
     absl::Span<const std::byte* const> gradients;
-    // If not null: gets the sum of the gradients, without gradient_scale.
+    // Gets the sum of the gradients, without gradient_scale, unless it is null.
     // Overlaps with nothing else.
     float* sum = nullptr;
     size_t elements = 0;

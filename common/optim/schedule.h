@@ -28,8 +28,8 @@ void CheckSchedule(const config::LearningRateSchedule& config,
 class LearningRateSchedule {
  public:
   struct JobLength {
-    int64_t steps_total = 0;      // Of one worker, over the job. At least 1.
-    int64_t steps_per_epoch = 0;  // Of one worker. At least 1.
+    int64_t steps_total = 0;      // One worker's, over the job. At least 1.
+    int64_t steps_per_epoch = 0;  // One worker's. At least 1.
   };
   // A config in which nothing is set is constant. InvalidArgument names the
   // field, its value and its bound. A warm-up longer than the job is allowed.

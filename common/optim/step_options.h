@@ -17,10 +17,11 @@ class StepOptions;
 }
 
 struct StepOptions {
-  // Times the usual rate. With 0, only the optimizer's state changes.
+  // The usual rate is multiplied by it. With 0, only the optimizer's state
+  // changes.
   double rate_factor = 1;
-  // In place of the optimizer's momentum, or of its beta1
-  // (Optimizer::momentum()). None: that of the optimizer.
+  // It replaces the optimizer's momentum, or its beta1 (Optimizer::momentum()).
+  // None: that of the optimizer.
   std::optional<double> momentum = std::nullopt;
 
   bool operator==(const StepOptions&) const = default;
@@ -32,8 +33,8 @@ inline constexpr double kRateFactorMax = 1e6;
 // What is wrong with the options of a worker, whatever the optimizer; "" if
 // they are allowed. A momentum is at least 0, and below 1 as a float.
 std::string FaultOf(const StepOptions& options);
-// The same of options with the part of a rule for stale gradients, whose factor
-// has no bound but that it is finite.
+// What is wrong with options that have the part of a rule for stale gradients,
+// whose factor has no bound but that it is finite.
 std::string FaultOfJudged(const StepOptions& options);
 
 // InvalidArgument: the options have a momentum that no update of the table's

@@ -18,12 +18,12 @@ namespace slackline {
 class DelayPlan;
 
 struct UpdateRule {
-  Optimizer optimizer;  // Of the table.
+  Optimizer optimizer;  // The table's.
   LearningRateSchedule schedule;
-  // On the servers.
+  // The members from here on are for servers.
   StaleRule stale = {};
   GradientBound gradient_bound = {};
-  // Of a job whose delays are given: the order of its updates.
+  // The order of the updates of a job whose delays are given.
   std::shared_ptr<const DelayPlan> delays = nullptr;
 
   // The numbers of an update of this clock. Its rate is the optimizer's, times

@@ -22,8 +22,7 @@ namespace slackline {
 
 class DsspController {
  public:
-  // The worker's push of `clock` has come. Of clocks of other modes nothing is
-  // told.
+  // The worker's push of `clock` has come. Pushes in other modes are not told.
   void OnPush(Rank rank, Incarnation incarnation, Clock clock, absl::Time now);
 
   // Whether the pull, which exceeds the smallest bound, may go up to the
@@ -36,13 +35,13 @@ class DsspController {
  private:
   struct Pace {
     Incarnation incarnation = 0;
-    Clock clock = -1;         // Of the last push.
-    absl::Time time;          // Of the last push.
+    Clock clock = -1;         // The last push had this clock,
+    absl::Time time;          // and came then.
     absl::Duration interval;  // Zero: not known.
     Clock decided = -1;       // Last clock that a decision was made for.
     Clock granted = 0;        // Pulls of clocks below it may go.
   };
-  // Of another incarnation nothing is known.
+  // The pace of this incarnation; that of another one is forgotten.
   Pace& PaceOf(Rank rank, Incarnation incarnation);
 
   std::map<Rank, Pace> paces_;  // At most one for each rank of the job.

@@ -23,13 +23,15 @@ struct Participant {
   Incarnation incarnation = 0;
   Clock joined_at = 0;
   Clock clock = 0;
-  uint64_t next_seq = 1;  // Of its pushes; the dedup window of this shard.
+  // The number of its next push; the dedup window of this shard.
+  uint64_t next_seq = 1;
 };
 
 class Participants {
  public:
   Participants() = default;
-  // Those of a snapshot, sorted by rank. `min_clock` counts if there are none.
+  // The participants of a snapshot, sorted by rank. `min_clock` counts if there
+  // are none.
   Participants(Clock min_clock, std::vector<Participant> participants);
 
   // Adds a participant at `clock`, or at the smallest clock of the others if
@@ -38,9 +40,9 @@ class Participants {
   // nullptr if this incarnation of the rank does not take part.
   Participant* Find(Rank rank, Incarnation incarnation);
   const Participant* Find(Rank rank, Incarnation incarnation) const;
-  // Whatever its incarnation is.
+  // Whether the rank takes part, whatever its incarnation is.
   bool Has(Rank rank) const;
-  // Those that do not take part are ignored.
+  // Incarnations that do not take part are ignored.
   void Remove(absl::Span<const Incarnation> incarnations);
 
   // The participant's clock becomes `clock`, which is not smaller than before.

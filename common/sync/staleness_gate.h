@@ -35,8 +35,8 @@ struct GatedPull {
   uint64_t request_id = 0;
   Clock clock = 0;
   Clock own_clock = 0;
-  Clock needed = 0;    // Of every participant.
-  Clock complete = 0;  // Of the shard: clocks below it are complete.
+  Clock needed = 0;    // Every participant has to reach it.
+  Clock complete = 0;  // The shard's clocks below it have to be complete.
   // Both are carried for whoever answers it: what it asks of each of its
   // shards, which are not listed, and when that was asked for first.
   std::shared_ptr<const wire::Pull> asked = nullptr;
@@ -69,7 +69,7 @@ class StalenessGate {
   // Forgets the pulls of those who do not take part.
   void ForgetStrangers(const Participants& participants);
   size_t parked_count() const { return parked_.size(); }
-  // In parking order.
+  // The parked pulls, in parking order.
   std::vector<Pull> Parked() const;
   // Parks nothing any more; returns what was parked, in parking order.
   std::vector<Pull> TakeParked();
@@ -93,8 +93,8 @@ class StalenessGate {
   std::vector<ParkedPull> InOrder() const;
 
   absl::flat_hash_map<Rank, ParkedPull> parked_;
-  Waits for_all_;       // For every participant: Pull::needed.
-  Waits for_complete_;  // For the shard: Pull::complete.
+  Waits for_all_;       // Waits for every participant: Pull::needed.
+  Waits for_complete_;  // Waits for the shard: Pull::complete.
   uint64_t next_place_ = 0;
 };
 

@@ -26,7 +26,7 @@ inline bool IsSame(const wire::Follower& a, const wire::Follower& b) {
 class Followers {
  public:
   int32_t size() const { return size_; }
-  // Of the shard, which is in [0, size()), by server.
+  // The followers of the shard, which is in [0, size()), by server.
   absl::Span<const wire::Follower> operator[](int32_t shard) const {
     const std::shared_ptr<Part>& part = parts_[PartOf(shard)];
     if (part == nullptr) return {};
@@ -61,12 +61,12 @@ class Followers {
   }
 
   // ---- To be called while this list is made, before anybody else sees it.
-  // At the end, without followers.
+  // Adds shards at the end, without followers.
   void AddShards(int32_t count) {
     size_ += count;
     parts_.resize(static_cast<size_t>((size_ + kPart - 1) / kPart));
   }
-  // At the end, with the followers of this one.
+  // Adds a shard at the end, with the followers of this one.
   void AddShardLike(int32_t shard) {
     AddShards(1);
     for (wire::Follower follower :
@@ -75,7 +75,8 @@ class Followers {
       Put(std::move(follower));
     }
   }
-  // A new one of its shard, or in the place of the one on its server.
+  // Adds a follower of its shard, or puts it in the place of the one on its
+  // server.
   void Put(wire::Follower follower) {
     Copies& copies = Write(follower.shard());
     const auto place = PlaceIn(copies, follower.server());
@@ -85,7 +86,7 @@ class Followers {
       copies.insert(place, std::move(follower));
     }
   }
-  // If it is there.
+  // Removes the follower, if it is there.
   void Remove(int32_t shard, int32_t server) {
     if ((*this)[shard].empty()) return;
     Copies& copies = Write(shard);
@@ -94,7 +95,8 @@ class Followers {
   }
 
  private:
-  using Copies = std::vector<wire::Follower>;  // Of one shard, by server.
+  // The followers of one shard, by server.
+  using Copies = std::vector<wire::Follower>;
   static constexpr int32_t kPart = 256;
   using Part = std::array<Copies, kPart>;
 
@@ -120,8 +122,8 @@ class Followers {
     return (*part)[PlaceOf(shard)];
   }
 
-  std::vector<std::shared_ptr<Part>>
-      parts_;  // nullptr: none of its shards has.
+  // nullptr: none of the part's shards has followers.
+  std::vector<std::shared_ptr<Part>> parts_;
   int32_t size_ = 0;
 };
 

@@ -67,8 +67,8 @@ class MemberList {
     for (const Member& member : *this) *members->Add() = member;
   }
 
-  // To be called while this list is made, before anybody else sees it. A new
-  // member, or one in the place of the one that is there.
+  // ---- To be called while this list is made, before anybody else sees it.
+  // Adds a member, or puts it in the place of the one that is there.
   void Put(const Member& member) {
     const auto place = PlaceOf(MemberKey(member));
     auto added = std::make_shared<const Member>(member);
@@ -78,7 +78,7 @@ class MemberList {
       members_.insert(place, std::move(added));
     }
   }
-  // If it is there.
+  // Removes the member, if it is there.
   void Remove(int32_t key) {
     const auto place = PlaceOf(key);
     if (place != members_.end() && MemberKey(**place) == key)

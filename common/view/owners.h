@@ -38,7 +38,7 @@ class Owners {
     return different;
   }
 
-  // To be called while this list is made, before anybody else sees it.
+  // ---- To be called while this list is made, before anybody else sees it.
   void Add(Owner owner) {
     if (size_ % kPart == 0) parts_.push_back(std::make_shared<Part>());
     ++size_;

@@ -58,8 +58,8 @@ class View {
   absl::StatusOr<std::shared_ptr<const View>> With(
       const wire::ViewChange& change) const;
 
-  // As the message has it, but for the owners and followers of shards and the
-  // members, which are below.
+  // The message, but for the owners and followers of shards and the members,
+  // which are below.
   const wire::View& proto() const { return proto_; }
   // The whole message, with one owner for each shard.
   wire::View ToProto() const;
@@ -89,7 +89,8 @@ class View {
   }
   // Whether any shard is owned by a thread of this server. Looks at all shards.
   bool OwnsAny(int32_t server) const;
-  // Likewise, followed.
+  // Whether any shard is followed by a thread of this server. Looks at all
+  // shards.
   bool FollowsAny(int32_t server) const;
   // The number of the first view in which the shard has this range; 0: it had
   // it from the start.
@@ -147,7 +148,7 @@ class View {
   bool HasThread(Owner owner) const;
   absl::Status CheckOwner(int32_t shard) const;
   absl::Status CheckFollowers(int32_t shard) const;
-  // Both, of all shards.
+  // Checks the owners and the followers of all shards.
   absl::Status CheckPlacement() const;
   absl::Status UnlessShard(int32_t shard) const;
   // Looks up the moves, and checks them.
@@ -161,7 +162,7 @@ class View {
   uint64_t workers_since_ = 0;
   Owners owners_;
   Followers followers_;
-  std::map<int32_t, int> moves_;  // By shard: index into proto_.
+  std::map<int32_t, int> moves_;  // Indices into proto_, by shard.
 };
 
 // The chief: the worker of the lowest rank in the view. nullptr without

@@ -41,7 +41,7 @@ struct HeldGradient {
   WorkerLife who;
   Payload gradient;
   StepOptions options = {};
-  double rms = 0;  // As in GradientRecord.
+  double rms = 0;  // GradientRecord::rms.
 };
 
 // What has become of a gradient whose turn has come.
@@ -53,14 +53,15 @@ struct TurnVerdict {
   // One that was applied had missed so many updates, of so many for a clock.
   int64_t missed_updates = 0;
   int workers = 1;
-  std::optional<GradientBound::Excess> excess = {};  // Of an oversized one.
+  // What an oversized one is above.
+  std::optional<GradientBound::Excess> excess = {};
 };
 
 // An update that is due.
 struct DueUpdate {
   Clock clock = 0;
   absl::InlinedVector<Rank, 1> ranks;  // Whose gradients, in their order.
-  absl::InlinedVector<Payload, 1> gradients;  // Or only their sum.
+  absl::InlinedVector<Payload, 1> gradients;  // One of each rank, or the sum.
   absl::InlinedVector<double, 1> rms;
   // The number that one clock is divided by.
   int workers = 1;
@@ -123,11 +124,11 @@ class AcceptedGradients {
   // InvalidArgument: one of the gradients is none of such a store.
   virtual absl::Status Check(const ShardStore& store) const = 0;
   virtual size_t size() const = 0;  // Gradients.
-  // Those of the first clock that is not complete, in the order in which they
-  // came.
+  // Gradients held for the first clock that is not complete, in the order in
+  // which they came.
   virtual absl::Span<const HeldGradient> held() const { return {}; }
 
-  // The other half, for pulls and for what becomes of the values.
+  // The UpdateOrder of pulls, and of what becomes of the values.
   virtual ModeRule::Updates order_of_values() const = 0;
   // The limits of a cut are planned, each worker's for itself: the workers
   // leave only with all that is before it pushed, and values are installed

@@ -91,9 +91,9 @@ class FeedLink {
   // A feed of the shard has something to send, and there is no room. Once is
   // enough.
   void Wait(ShardId shard);
-  // Those that wait, the first one first, if there may be room for one. They
-  // wait no longer: those that still find no room call Wait() again, and the
-  // rest keep their turns by that, too.
+  // The shards that wait, the first one first, if there may be room for one.
+  // They wait no longer: those that still find no room call Wait() again, and
+  // the rest keep their turns by that, too.
   std::deque<ShardId> TakeWaiting();
 
   // For tests.
@@ -116,7 +116,8 @@ class FeedLink {
   Options options_;
   RoundTrip round_trip_;
   uint64_t last_number_ = 0;
-  // By number, without gaps: no later one has been answered.
+  // Messages in the order of their numbers, without gaps: no later one has been
+  // answered.
   std::deque<Sent> under_way_;
   size_t bytes_under_way_ = 0;
   int unanswered_ = 0;  // Probes since the last reply.

@@ -67,12 +67,12 @@ class FollowerFeeds {
                 const ShardMachine& shard, absl::Time now);
   // nullptr if there is none.
   const LogFeed* FeedTo(Owner follower) const;
-  // It is one of them, and has all that there is of the log.
+  // The thread is a follower, and has all that there is of the log.
   bool CaughtUp(Owner follower) const {
     const LogFeed* const feed = FeedTo(follower);
     return gathered_.empty() && feed != nullptr && feed->CaughtUp();
   }
-  // From one of them; `shard` is as it is now. True if there is news for
+  // A follower has replied; `shard` is as it is now. True if there is news for
   // Report().
   bool OnReply(Owner follower, const wire::HandOverReply& reply,
                const ShardMachine& shard, absl::Time now);
@@ -84,18 +84,18 @@ class FollowerFeeds {
   size_t Pump(absl::Time now, absl::FunctionRef<FeedLink&(Owner)> link_to,
               absl::FunctionRef<void(Owner, Message)> send);
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
-  // All of them have confirmed all that there is of the log.
+  // All followers have confirmed all that there is of the log.
   bool AllConfirmed() const;
 
   // The shard is to move to this follower, if it is one.
   void BeginMove(Owner target, absl::Time now);
-  // Those that are awaited, but for the one that goes.
+  // The go of this move, with all who are awaited but for the target.
   wire::Go GoTo(Owner target, uint64_t move) const;
   // The feed to this follower, which has caught up, becomes the caller's.
   LogFeed Take(Owner follower);
   std::vector<Known> Awaited() const;
 
-  // Those of which the view does not say that they are in sync.
+  // Reports the followers of which the view does not say that they are in sync.
   void Report(run::ServerStats* stats) const;
 
  private:
@@ -136,8 +136,9 @@ class FollowerFeeds {
   // Held gradients of the clock that is not complete, one after the other in
   // the log, which nobody has been sent.
   std::vector<Gathered> gathered_;
-  absl::Time gather_until_ = absl::InfiniteFuture();  // If there are some.
-  absl::Duration gather_max_;  // For the next one of a clock.
+  // What was gathered is sent by then; InfiniteFuture: nothing was.
+  absl::Time gather_until_ = absl::InfiniteFuture();
+  absl::Duration gather_max_;  // The next gradient of a clock may take so long.
 };
 
 }  // namespace slackline

@@ -88,7 +88,7 @@ class GivenTurns : public AcceptedGradients {
   // Somebody still needs the version after so many turns.
   bool IsNeeded(int64_t turns, const Participants& participants) const;
   void LetGo(int64_t turns, const Participants& participants);
-  // Decides what is applied of it.
+  // Decides what is applied of this gradient.
   TurnVerdict Judge(std::pair<Rank, Clock> of, WaitingGradient* waiting,
                     bool mean, int workers, const Present& present);
 

@@ -26,9 +26,10 @@ class HandOvers {
   void GoIfCaughtUp(ShardId shard, const ShardParts& at);
 
  private:
-  // To the next owner of the shard, which it becomes with a go.
+  // A message of a move: this thread is the next owner of the shard, which it
+  // becomes with a go.
   void OnMove(const PeerId& from, const Message& message, const ShardParts& at);
-  // To a follower, which may become the owner in the same way.
+  // A message to a follower, which may become the owner in the same way.
   void OnFeed(const PeerId& from, const Message& message, const ShardParts& at);
 
   // Records from sources whose view is newer than this thread's. So who takes

@@ -14,7 +14,7 @@ namespace slackline {
 class HeldByClock : public AcceptedGradients {
  public:
   HeldByClock() = default;
-  // As it was.
+  // Goes on with what was held before.
   HeldByClock(std::vector<HeldGradient> held, int spare)
       : held_(std::move(held)), spare_(spare) {}
 
@@ -41,8 +41,8 @@ class HeldByClock : public AcceptedGradients {
 
  private:
   std::vector<HeldGradient> held_;
-  int spare_ = 0;  // Of what is held, as in GradientRecord.
-  // By the record that is being applied, until it is taken.
+  int spare_ = 0;  // The held gradients' GradientRecord::spare.
+  // What the record that is being applied makes due, until it is taken.
   std::optional<DueUpdate> due_;
 };
 

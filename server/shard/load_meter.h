@@ -44,7 +44,8 @@ class LoadMeter {
       : options_(options), started_(now), updated_(now) {}
 
   void OnBatch(const Batch& batch, absl::Time now);
-  // Of the shards that `owned` names; the others are forgotten.
+  // The load, with that of the shards that `owned` names; the others are
+  // forgotten.
   template <typename Owned>
   run::ThreadLoad Report(absl::Time now, const Owned& owned) {
     Decay(now);

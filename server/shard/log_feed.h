@@ -107,7 +107,7 @@ class LogFeed {
   // The shard is to move to this follower from now on. The follower has the
   // shard, so nothing is sent for the move but the go.
   void BeginMove(absl::Time now);
-  // From here on the target owns the shard.
+  // The target owns the shard from here on.
   void Go(const wire::Go& go, absl::Time now);
   bool gone() const { return gone_; }
   bool owned_by_target() const { return owned_; }  // It has confirmed that.
@@ -145,15 +145,15 @@ class LogFeed {
   absl::Time started_;
   uint64_t confirmed_ = 0;  // Position of an entry.
   std::optional<uint64_t> confirmed_index_;
-  std::deque<Entry> entries_;    // From position confirmed_ + 1 on.
+  std::deque<Entry> entries_;    // The first one is at confirmed_ + 1.
   size_t sent_ = 0;              // So many entries, from the front, were sent.
-  size_t bytes_in_flight_ = 0;   // Those have so many bytes.
+  size_t bytes_in_flight_ = 0;   // The entries that were sent have so many.
   size_t snapshot_entries_ = 0;  // So many, from the front, are the snapshot's.
-  size_t backlog_bytes_ = 0;     // The others have so many bytes.
+  size_t backlog_bytes_ = 0;     // Bytes of entries that are no snapshot's.
   absl::Time copied_ = absl::InfiniteFuture();  // The target has the shard.
   // The target declines the feed: nothing is sent but a probe at ask_at_.
   bool declined_ = false;
-  uint64_t probe_ = 0;  // The number of the last one.
+  uint64_t probe_ = 0;  // The number of the last probe.
   absl::Time ask_at_ = absl::InfiniteFuture();
   absl::Duration backoff_;
   uint64_t move_ = 0;  // The go names this move.
@@ -200,7 +200,7 @@ class LogCopy {
   const ShardMachine* machine() const {
     return machine_.has_value() ? &*machine_ : nullptr;
   }
-  // Once the go has come.
+  // What the go says, once it has come.
   const std::optional<wire::Go>& go() const { return go_; }
   // The shard, once; machine() is not nullptr.
   ShardMachine Take();
@@ -232,10 +232,11 @@ class LogCopy {
   bool lacks_ = false;
   // The feed has brought the shard, or resumed it: records may come.
   bool begun_ = false;
-  std::optional<wire::ShardSnapshot> snapshot_;  // On its way. Checked.
-  std::vector<uint64_t> tensor_bytes_;           // Its tensors', in order.
-  std::vector<Payload> tensors_;  // Those that have begun to come, in order.
-  size_t bytes_copied_ = 0;       // The last one has these; 0: it is whole.
+  // A checked snapshot whose tensors are on their way.
+  std::optional<wire::ShardSnapshot> snapshot_;
+  std::vector<uint64_t> tensor_bytes_;  // The bytes of each of its tensors.
+  std::vector<Payload> tensors_;  // Tensors that have begun to come, in order.
+  size_t bytes_copied_ = 0;       // The last tensor has these; 0: it is whole.
   std::optional<ShardMachine> machine_;  // Once no byte is missing.
   std::vector<ShardMachine> parts_;
   size_t bytes_applied_ = 0;

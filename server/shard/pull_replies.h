@@ -34,10 +34,10 @@ class PullReplies {
   std::vector<Outgoing> Take();
 
  private:
-  static constexpr int kAnswersMax = 256;  // In one message.
+  static constexpr int kAnswersMax = 256;  // A message has no more.
   struct Reply {
     Outgoing out;
-    size_t bytes = 0;  // Of payload.
+    size_t bytes = 0;  // Payload bytes.
   };
   // Payload of the answer that was added last.
   void Attach(const Payload& payload);
@@ -47,7 +47,7 @@ class PullReplies {
   const size_t bytes_max_;
   std::vector<Reply> replies_;
   std::map<PeerId, size_t> last_to_;  // Index in replies_.
-  size_t last_ = 0;                   // That of the answer added last.
+  size_t last_ = 0;                   // The index of the last answer's reply.
   size_t bytes_ = 0;
 };
 

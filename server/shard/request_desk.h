@@ -41,8 +41,8 @@ class RequestDesk {
   // These pulls of a shard have to ask anew: it is here no more, or is split.
   void TurnAway(ShardId shard, absl::Span<const GatedPull> parked,
                 const ShardParts& at);
-  // After `event`, and because of this, the thread owns the shard no more: who
-  // has waited there asks anew or elsewhere.
+  // The thread owns the shard no more after `event`, because of `why`: who has
+  // waited there asks anew or elsewhere.
   void Close(ShardId shard, absl::string_view why,
              absl::FunctionRef<void(ShardPlaces::Left*)> event,
              const ShardParts& at);
@@ -81,7 +81,7 @@ class RequestDesk {
 
   static Sender SenderOf(const PeerId& from, const wire::Header& header,
                          Known known, const ShardParts& at);
-  // For pushes, pulls and probes alike.
+  // How an entry of a push, pull or probe is admitted.
   static Admission Admit(const Sender& sender, int32_t shard,
                          const ShardParts& at);
   // Lets this entry for the shard, of a pull without its shards, and its
@@ -100,11 +100,12 @@ class RequestDesk {
   static std::optional<wire::Refusal> Pull(
       const ServedShard& served, const Sender& sender,
       const std::shared_ptr<const wire::Pull>& asked, const ShardParts& at);
-  // To a worker: now, or when followers have what it says. Signs it.
+  // Sends to a worker: now, or when followers have what the message says. Signs
+  // it.
   void Send(Outgoing out, const ShardParts& at);
 
-  HeldAnswers held_;        // They wait for followers.
-  bool confirmed_ = false;  // Something was, since the last Flush().
+  HeldAnswers held_;        // Answers that wait for followers.
+  bool confirmed_ = false;  // OnConfirmed() was called since the last Flush().
 };
 
 }  // namespace slackline

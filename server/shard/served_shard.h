@@ -54,7 +54,7 @@ class ServedShard {
     Payload values;
     // How the values are written; absent: as they are.
     std::optional<wire::Encoding::Kind> kind = {};
-    // Only of a pull of the state.
+    // Slots and hash are only for a pull of the state.
     std::vector<Payload> slots = {};
     uint64_t hash = 0;
   };
@@ -65,12 +65,12 @@ class ServedShard {
     std::optional<std::pair<Rank, Clock>> waits_for = {};
   };
   struct Effects {
-    std::vector<Answer> answers;  // In this order.
+    std::vector<Answer> answers;  // They are to be sent in this order.
     std::optional<StillParked> still_parked;
     std::vector<ShardTraceRecord> trace;  // Empty unless Rules::trace.
     std::vector<ShardWork> work;
     bool report = false;  // ShardEffects::report.
-    // What the shard is at the cut that was under way. It is no more.
+    // What the shard is at the cut that was under way, and is no more.
     std::optional<ShardState> at_cut;
     // Why there will be no state at the cut, which is under way no more.
     absl::Status cut_lost;
@@ -157,7 +157,7 @@ class ServedShard {
   // under way no more then.
   std::optional<ShardState> TakeAtCut();
 
-  // The shard, once, of one that has gone.
+  // The machine of a shard that has gone, once.
   ShardMachine TakeMachine() { return std::move(machine_); }
 
  private:
@@ -217,15 +217,15 @@ class ServedShard {
   void AnswerPull(GatedPull gated, const Call& call);
   // The values as steps get them: Table::pulled_as.
   Payload RoundedOf(const ShardVersion& told);
-  // For messages to people, as View::ShardName().
+  // A name for messages to people, as View::ShardName().
   std::string Name() const;
 
   std::shared_ptr<const Rules> rules_;
   ShardMachine machine_;
-  absl::Status failure_;  // What its store could not do.
+  absl::Status failure_;  // What the store could not do.
   StalenessGate gate_;
   UpdateOrders orders_;
-  // Begins to measure anew wherever the shard gets.
+  // Each worker's last counted lead; begins anew wherever the shard gets.
   absl::flat_hash_map<Rank, LeadCounted> leads_;
   // The present cut, until it is complete here.
   std::optional<ShardCut> cut_;

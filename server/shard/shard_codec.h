@@ -30,15 +30,15 @@ size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count);
 // rule.
 absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot,
                            const UpdateRule& rule);
-// Of a checked snapshot, with its TensorCount() tensors.
+// The snapshot of a checked message with its TensorCount() tensors.
 ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                              int slot_count, std::vector<Payload> tensors);
 
 // The turns of a snapshot by themselves, as a checkpoint has them.
 StoredTurns EncodeTurns(const TurnState& turns);
-// With their TensorCount() tensors, each of the shard's elements. What makes no
-// sense for a shard of this version with these participants is
-// InvalidArgument.
+// The turns with their TensorCount() tensors, each of the shard's elements.
+// InvalidArgument: they make no sense for a shard of this version with these
+// participants.
 absl::StatusOr<TurnState> DecodeTurns(StoredTurns turns, const UpdateRule& rule,
                                       Version version,
                                       const Participants& participants);

@@ -29,7 +29,7 @@ struct ShardCoreOptions {
   StaleRules stale = {};
   // Required if the job's mode follows given delays.
   std::shared_ptr<const DelaySource> delays = nullptr;
-  int workers = 0;  // Of the job, then.
+  int workers = 0;  // Workers of a job with given delays.
   // Required if the job goes on from a checkpoint: what shards begin as.
   std::shared_ptr<const StoredShards> stored = nullptr;
   // What becomes of a gradient with a NaN or an infinity: it is discarded in
@@ -50,8 +50,8 @@ struct ShardCoreOptions {
   // more are left to be repeated.
   size_t early_max = 64;
   size_t early_bytes_max = 16 << 20;
-  // What is sent is made in it: the shards' next versions, and sums for
-  // followers.
+  // The shards' next versions, and sums for followers, are made in it, since
+  // they are sent.
   std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();
 };
 

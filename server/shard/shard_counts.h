@@ -46,7 +46,7 @@ class ShardCounts {
   void Lead(Clock step, Clock complete);
 
   // ---- Gradients.
-  void Pushed(size_t bytes);  // With so many bytes on the wire.
+  void Pushed(size_t bytes);  // A gradient, with so many bytes on the wire.
   // Gradients that a shard holds and that no push to this thread has brought.
   void Inherited(size_t gradients);
   void Updated(size_t gradients);  // An update has applied so many.
@@ -64,9 +64,9 @@ class ShardCounts {
  private:
   const Options options_;
   run::ServerStats stats_;
-  // By rank: the index of its entry in stats_.nonfinite() and
-  // stats_.oversized().
+  // The indices of the ranks' entries in stats_.nonfinite().
   absl::flat_hash_map<int32_t, int> nonfinite_entries_;
+  // The indices of the ranks' entries in stats_.oversized().
   absl::flat_hash_map<int32_t, int> oversized_entries_;
 };
 

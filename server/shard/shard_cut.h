@@ -44,15 +44,16 @@ class CutLimits {
  public:
   explicit CutLimits(const wire::Cut& cut);
 
-  // Of all workers; nullopt: each has its own.
+  // The clock of all workers; nullopt: each has its own.
   const std::optional<Clock>& uniform() const { return uniform_; }
-  // Of a worker that the cut does not name, none are in it.
+  // The clock of this worker. The gradients of one that the cut does not name
+  // are not in it.
   Clock Of(const WorkerLife& who) const;
   struct Until {
     WorkerLife who;
     Clock clock = 0;
   };
-  // Each worker's own.
+  // The clocks of the workers, if each has its own.
   const std::vector<Until>& until() const { return until_; }
 
  private:
@@ -63,8 +64,8 @@ class CutLimits {
 
 class ShardCut {
  public:
-  // From here on it is told every record of the shard, which has had none after
-  // the cut.
+  // The shard has had no record after the cut; this is told every record of it
+  // from here on.
   explicit ShardCut(std::shared_ptr<const CutLimits> limits);
 
   // The record is about to be applied to `live`. An error says why there will
@@ -84,7 +85,7 @@ class ShardCut {
 
   std::shared_ptr<const CutLimits> limits_;
   std::optional<ShardMachine> copy_;
-  // Unless all have the same limit: whom it waits for, and some who have got
+  // Whom it waits for, unless all have the same limit, and some who have got
   // there or left since the last look.
   std::vector<CutLimits::Until> missing_;
 };

@@ -58,17 +58,17 @@ struct ShardWork {
 
 // What the shards of a thread are at a cut.
 struct ShardCutState {
-  int32_t number = 0;  // As in wire::Cut.
+  int32_t number = 0;  // wire::Cut.number.
   // Sorted by table and elements; none if the thread serves none. The tensors
   // are references to versions that do not change any more.
   std::vector<ShardState> shards = {};
-  uint64_t run = 0;  // As in wire::Header.
+  uint64_t run = 0;  // wire::Header.run.
   // Why there is no such state; it names the shard. Empty: there is one.
   std::string error = {};
 };
 
 struct ShardEffects {
-  // To workers, and to other shard threads.
+  // Messages to workers, and to other shard threads.
   std::vector<Outgoing> sends;
   std::vector<ShardTraceRecord> trace;  // Empty unless Options::trace.
   std::vector<ShardWork> work;

@@ -45,7 +45,7 @@ class ShardFeeds {
   // ---- A move to another thread.
   void BeginMove(Owner target, uint64_t move, const ShardMachine& shard,
                  absl::Time now);
-  void EndMove() { move_feed_.reset(); }  // Given up.
+  void EndMove() { move_feed_.reset(); }  // The move is given up.
   // Requests have to wait, so that the target can catch up.
   bool MustWait(Owner target, absl::Time now) const;
   // The target, and whoever is awaited, has all that there is of the log: the

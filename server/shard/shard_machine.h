@@ -34,17 +34,17 @@ struct ShardOutcome;
 
 // How a record is applied. The shard becomes the same with any.
 struct ApplyOptions {
-  PayloadMemory& memory;  // Of what the shard is afterwards.
+  PayloadMemory& memory;  // What the shard is afterwards is made in it.
   bool sums = false;      // ShardOutcome::Update::sum is of use.
 };
 
 class ShardMachine {
  public:
-  // `rule` is that of the shard's table. With nobody who takes part, at clock
-  // 0, in a job whose delays are not given.
+  // `rule` is that of the shard's table. Nobody takes part, the clock is 0, and
+  // the job's delays are not given.
   ShardMachine(std::shared_ptr<const TableRule> rule, Shard shard);
-  // As it was. The snapshot was checked: see shard_codec.h. It has turns if the
-  // rule has delays. Errors are those of the store.
+  // The shard of a snapshot, which was checked (shard_codec.h) and has turns if
+  // the rule has delays. Errors are those of the store.
   static absl::StatusOr<ShardMachine> Create(
       std::shared_ptr<const TableRule> rule, const ShardRange& range,
       ShardSnapshot snapshot);
@@ -54,7 +54,7 @@ class ShardMachine {
   // use then.
   absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record,
                                      const ApplyOptions& options);
-  // In memory of the heap.
+  // Apply() in memory of the heap.
   absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record);
 
   ShardSnapshot Snapshot() const;
@@ -78,16 +78,16 @@ class ShardMachine {
         [](const auto& of) -> const AcceptedGradients& { return of; },
         accepted_);
   }
-  // Of complete_clock(), in the order in which they came.
+  // Gradients held for complete_clock(), in the order in which they came.
   absl::Span<const HeldGradient> held() const { return accepted().held(); }
-  // For those who know that the job's delays are given; else nullptr.
+  // The turns, if the job's delays are given; else nullptr.
   const GivenTurns* turns() const {
     return std::get_if<GivenTurns>(&accepted_);
   }
   size_t waiting_count() const { return accepted().size(); }
-  // Of the gradients that were applied and measured, since somebody else's
-  // values were installed last. Those of one clock count in the order of their
-  // ranks, once the clock is complete.
+  // The running mean of the gradients that were applied and measured since
+  // somebody else's values were installed last. Those of one clock count in the
+  // order of their ranks, once the clock is complete.
   const RunningRms& running_rms() const { return running_rms_; }
 
  private:
@@ -106,7 +106,7 @@ class ShardMachine {
   absl::StatusOr<ShardOutcome> Take(const SplitRecord& split,
                                     const ApplyOptions& options);
   using Accepted = std::variant<HeldByClock, GivenTurns>;
-  // What the mode of the job has a shard accept, as it was.
+  // What the mode of the job has a shard accept, as the snapshot has it.
   static Accepted AcceptedOf(const std::shared_ptr<const TableRule>& rule,
                              ShardSnapshot snapshot);
   AcceptedGradients& mutable_accepted() {
@@ -136,19 +136,19 @@ class ShardMachine {
 struct ShardOutcome {
   struct Update {
     Clock clock = 0;
-    Version version = 0;                 // That it reached.
+    Version version = 0;                 // The one that it reached.
     absl::InlinedVector<Rank, 1> ranks;  // Whose gradients, in their order.
     int workers = 0;   // The number that one clock was divided by.
-    size_t bytes = 0;  // Of the gradients, or of their sum.
-    // Of several gradients that were held, if it was asked for.
+    size_t bytes = 0;  // What the gradients have, or their sum.
+    // The sum of several held gradients, if it was asked for.
     Payload sum = {};
   };
   absl::InlinedVector<Update, 1> updates;
-  // Of the gradients whose turn has come, in that order.
+  // What has become of the gradients whose turn has come, in that order.
   std::vector<TurnVerdict> turned;
   // Held gradients whose clock somebody else's installation has replaced.
   int replaced = 0;
-  std::optional<ShardMachine> part;  // Of a split.
+  std::optional<ShardMachine> part;  // The shard that was split off.
 };
 
 }  // namespace slackline

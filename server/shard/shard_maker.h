@@ -23,7 +23,7 @@ class ShardMaker {
 
   // Makes the rules of the tables, with the first view of a job that runs.
   void OnView(const ShardParts& at);
-  // That of the table. The rules have been made.
+  // The rule of the shard's table. The rules have been made.
   const std::shared_ptr<const TableRule>& RuleFor(
       const ShardRange& range) const {
     return rules_[static_cast<size_t>(range.table)];
@@ -40,8 +40,8 @@ class ShardMaker {
 
  private:
   const config::LearningRateSchedule schedule_;
+  std::vector<std::shared_ptr<const TableRule>> rules_;  // By table.
   // By table.
-  std::vector<std::shared_ptr<const TableRule>> rules_;
   std::vector<std::shared_ptr<const ServedShard::Rules>> served_rules_;
 };
 

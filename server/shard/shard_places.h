@@ -65,7 +65,7 @@ class ShardPlaces {
   // Requests for one shard that wait until it is clear who owns it.
   struct Waiting {
     Requests requests;
-    size_t bytes = 0;  // Their entries and payload have so many.
+    size_t bytes = 0;  // The requests' entries and payload have so many.
   };
   struct Serving {
     ServedShard shard;
@@ -78,7 +78,7 @@ class ShardPlaces {
     Waiting waiting = {};
   };
   struct Gone {
-    LogFeed feed;  // With which the shard went.
+    LogFeed feed;  // The shard went with it.
     uint64_t move = 0;
     bool lost = false;  // The thread to which it went has died.
     // The shard went to a follower, and this thread follows it from then on.
@@ -102,22 +102,22 @@ class ShardPlaces {
   LogCopy* Copy(ShardId shard);
   const LogCopy* Copy(ShardId shard) const;
   bool Follows(ShardId shard) const { return Copy(shard) != nullptr; }
-  // Such a copy, if it is whole.
+  // The copy, if it is whole.
   const ShardMachine* WholeCopy(ShardId shard) const;
   LogCopy* Arriving(ShardId shard);
   const Leaving* FindLeaving(ShardId shard) const;
   const Gone* FindGone(ShardId shard) const;
   bool IsArriving(ShardId shard) const;
   bool IsFollowing(ShardId shard) const;
-  // The feed of a move, of one that is gone, or leaves to no follower.
+  // The feed of the move of a shard that is gone, or leaves to no follower.
   LogFeed* MoveFeed(ShardId shard);
   const LogFeed* MoveFeed(ShardId shard) const;
   // What waits for a shard that is arriving or leaving.
   const Waiting* WaitingFor(ShardId shard) const;
-  // The number of the move of one that is among moving().
+  // The number of the move of a shard that is among moving().
   uint64_t MoveOf(ShardId shard) const;
 
-  // All that are served, in the order of their ids.
+  // All shards that are served, in the order of their ids.
   std::vector<ServedShard*> AllServed();
   std::vector<const ServedShard*> AllServed() const;
   const std::set<ShardId>& moving() const { return moving_; }
@@ -161,10 +161,10 @@ class ShardPlaces {
   // The feeds take the record. The shard is to be pumped, if it is followed.
   void OnRecord(ShardId shard, const ShardRecord& record,
                 const ShardOutcome& outcome, absl::Time now);
-  // For a change of who follows the shard, or of what they have. The shard is
-  // to be pumped.
+  // The feeds, for a change of who follows the shard, or of what they have. The
+  // shard is to be pumped.
   FollowerFeeds& ChangeFollowers(ShardId shard);
-  // Those that are to be pumped. They are no more.
+  // The shards that are to be pumped. They are no more.
   std::set<ShardId> TakeToPump() { return std::exchange(to_pump_, {}); }
   // Sends what there is for followers: FollowerFeeds::Pump().
   size_t PumpFollowers(ShardId shard, absl::Time now,

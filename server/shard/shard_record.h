@@ -34,15 +34,15 @@ struct GradientRecord {
   // Waits for the rest of its clock, which is the first that is not complete.
   // Else it is applied at once, as one of the gradients of a clock.
   bool held = false;
-  // Of a held one: the participants without whose gradients the clock can be
-  // complete, equal in all of a clock. 0: it takes all, but for those who skip
-  // it.
+  // The clock of a held one can be complete without the gradients of so many
+  // participants, equal in all of a clock. 0: it takes all, but for those who
+  // skip it.
   int spare = 0;
-  // The worker's, with the factor of a rule for stale gradients in that of the
-  // rate. Of a clock of held ones, only the lowest rank's counts.
+  // The worker's options, with the factor of a rule for stale gradients in that
+  // of the rate. In a clock of held ones, only the lowest rank's count.
   StepOptions options = {};
-  // Its root mean square as it was pushed, for RunningRms; 0: it was not
-  // measured.
+  // The gradient's root mean square as it was pushed, for RunningRms; 0: it was
+  // not measured.
   double rms = 0;
 };
 
@@ -51,11 +51,11 @@ struct GradientRecord {
 // so many records.
 struct SumRecord {
   Clock clock = 0;
-  std::vector<WorkerLife> who;   // By rank, each once.
+  std::vector<WorkerLife> who;   // Sorted by rank, each once.
   Payload sum;                   // Added in this order.
-  int spare = 0;                 // As in GradientRecord.
+  int spare = 0;                 // GradientRecord::spare.
   StepOptions options = {};      // The lowest rank's.
-  std::vector<double> rms = {};  // As many as `who`, or none was measured.
+  std::vector<double> rms = {};  // Each one's; empty: none was measured.
 };
 
 // The worker's next push: it has nothing to give for the clocks below `clock`,

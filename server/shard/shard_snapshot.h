@@ -23,24 +23,24 @@ struct ShardVersion {
   Payload values;
 };
 
-// With given delays: a gradient whose turn has not come.
+// A gradient whose turn has not come, with given delays.
 struct WaitingGradient {
-  Version base = 0;  // That it was computed from.
+  Version base = 0;  // The gradient was computed from it.
   Payload gradient;
   StepOptions options = {};
-  double rms = 0;  // As in GradientRecord.
+  double rms = 0;  // GradientRecord::rms.
 };
 
 // What a shard whose delays are given has beside its values. The tensors are
 // references.
 struct TurnState {
-  // Of the shard that the job began with, in whose turns this one takes part:
-  // it is that shard, or was split off from it.
+  // The shard that the job began with, in whose turns this one takes part: it
+  // is that shard, or was split off from it.
   ShardId plan{};
-  int64_t over = 0;  // Turns.
+  int64_t over = 0;  // So many turns are over.
   std::map<std::pair<Clock, Rank>, WaitingGradient> waiting = {};
   std::map<int64_t, ShardVersion> kept = {};  // By the turns before them.
-  StaleRule::Memory memory = {};              // Of the table's rule.
+  StaleRule::Memory memory = {};  // What the table's rule remembers.
 };
 
 // Where a copy of a shard is in the shard's log. Two copies at one position are
@@ -60,12 +60,12 @@ struct ShardSnapshot {
   Clock min_clock = 0;
   std::vector<Participant> participants = {};  // Sorted by rank.
   Clock complete_clock = 0;
-  // Of complete_clock, sorted by rank, then incarnation.
+  // Gradients held for complete_clock, sorted by rank, then incarnation.
   std::vector<HeldGradient> held = {};
-  int spare = 0;  // Of that clock.
+  int spare = 0;  // Their GradientRecord::spare.
   LogPosition position = {};
   RunningRms running_rms = {};
-  // Of a job whose delays are given.
+  // A shard has turns if the job's delays are given.
   std::optional<TurnState> turns = {};
 };
 

@@ -33,7 +33,7 @@ class ShardThread {
     ShardCore::Options core;
     TimeSource time;
     std::string host;  // Numeric address to listen on.
-    // At which others connect, with the same port; empty: at `host`.
+    // Where others connect, with the same port; empty: at `host`.
     std::string announced_host;
     int port = 0;  // 0: the system chooses.
     config::Limits::Transport transport = config::Limits::AUTO;
@@ -98,11 +98,12 @@ class ShardThread {
   void TakeView();
   void Perform();
   void SendHandOver(const Outgoing& outgoing);
-  // To a worker.
+  // Sends to a worker.
   void SendAnswer(const Outgoing& outgoing);
   void Send(const Outgoing& outgoing);
   void SendStats();
-  // Connections that were ended since too much lay unread, since the last call.
+  // Warns of connections that were ended since the last call, because too much
+  // lay unread.
   void WarnOfOverruns();
   void Stop(const absl::Status& status);
 
@@ -123,7 +124,7 @@ class ShardThread {
   SumCore::Effects sum_effects_;
   std::vector<ShardWork> work_;  // The present batch has done this.
   LoadMeter meter_;
-  absl::Duration sleep_owed_;  // For Options::slowdown.
+  absl::Duration sleep_owed_;  // Options::slowdown asks for it.
   // How long the thread had waited for a processor in all, when that was last
   // read.
   absl::Duration kept_waiting_;

@@ -32,7 +32,7 @@ class StalePushes {
   struct Push {
     Rank rank{};
     Incarnation incarnation = 0;
-    Version base = 0;  // Computed from.
+    Version base = 0;  // The gradient was computed from it.
     const Payload* gradient = nullptr;
     Version now = 0;
     const Payload* values = nullptr;
@@ -41,7 +41,7 @@ class StalePushes {
   StaleRule::Verdict OnPush(const Push& push);
   // An update has replaced these values; for rules that NeedsUpdates().
   void OnUpdate(const Payload& before, const Payload& after);
-  // Of who does not take part nothing comes any more.
+  // Forgets those who do not take part: nothing comes of them any more.
   void ForgetStrangers(const Participants& participants);
   // Somebody else has made the values that are there now.
   void Forget();

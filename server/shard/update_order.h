@@ -42,13 +42,13 @@ class UpdateOrder {
   // A gradient that may be taken has come, whatever becomes of it.
   virtual void OnArrival(const Participant& /*from*/, Clock /*clock*/,
                          const sync::Mode& /*mode*/, absl::Time /*now*/) {}
-  // The bound of sizes is for gradients that come; else in their turn.
+  // The bound of sizes is for gradients as they come; else in their turn.
   virtual bool BoundsArrivals() const { return true; }
   enum class Verdict {
     kTaken,      // The record is what happens.
-    kTooStale,   // By the rule for stale gradients.
+    kTooStale,   // The rule for stale gradients drops it.
     kUseless,    // It has no place in any update.
-    kNotFinite,  // What the rule has made of it.
+    kNotFinite,  // The rule for stale gradients has made it so.
   };
   // Decides on a gradient that may be taken, is finite, and within the bound if
   // that is for it; `base` is what it was computed from. May change the record.
@@ -61,7 +61,7 @@ class UpdateOrder {
 
   // ---- Pulls.
   struct PullTerms {
-    PullNeeds needs;  // Of the pull's step.
+    PullNeeds needs;  // What the pull's step needs.
     // Steps that the mode may grant beyond, and what the step needs then.
     int64_t extra_steps = 0;
     Clock granted_of_all = 0;
@@ -132,7 +132,7 @@ class ByClock : public UpdateOrder {
                 GradientRecord* record, ShardCounts* counts) override;
 };
 
-// Of a shard that has turns.
+// The order of a shard that has turns.
 class AsGiven : public UpdateOrder {
  public:
   absl::Status MayTake(const wire::Push& push, const Participant& from,
@@ -162,9 +162,9 @@ class UpdateOrders {
   UpdateOrders(const UpdateRule& rule, ModeRule::Updates of_values)
       : at_once_(rule), of_values_(of_values) {}
 
-  // For pushes of a clock with this mode.
+  // The order for pushes of a clock with this mode.
   UpdateOrder& Of(const sync::Mode& mode) { return Of(RuleOf(mode).updates()); }
-  // For pulls, and what the values go through.
+  // The order for pulls, and what the values go through.
   UpdateOrder& OfValues() { return Of(of_values_); }
   // Some may have left: lets go what is only for them.
   void ForgetStrangers(const Participants& participants) {

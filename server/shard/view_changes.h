@@ -17,7 +17,7 @@ class ViewChanges {
   void Apply(const View* before, const ShardParts& at);
 
  private:
-  bool created_ = false;  // The shards that are here from the start.
+  bool created_ = false;  // The shards that are here from the start are made.
 };
 
 }  // namespace slackline

@@ -70,9 +70,10 @@ class ClientCore {
                     absl::Span<const Version> base_versions, absl::Time now,
                     Effects* effects);
 
-  // In place of Push(): this worker has no gradient of the table for `clock`,
-  // so the table's shards only learn that it is done with the clock. A clock at
-  // which no worker has one leaves values, slots and version as they are.
+  // This worker has no gradient of the table for `clock`, and calls this in
+  // place of Push(): the table's shards only learn that it is done with the
+  // clock. A clock at which no worker has one leaves values, slots and version
+  // as they are.
   // InvalidArgument: wrong clock or repeated table; nothing was sent.
   absl::Status SkipTable(Clock clock, TableId table, absl::Time now,
                          Effects* effects);
@@ -80,7 +81,7 @@ class ClientCore {
   // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The
   // answer comes in Effects::pulled under the id that is returned.
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
-  // The same, for the trained model: of no table are the values rounded.
+  // Asks as Pull() does, for the trained model: no table's values are rounded.
   uint64_t PullModel(Clock clock, absl::Time now, Effects* effects);
   // Asks as Pull(clock, clock) does, where `clock` is after the one that is to
   // be pushed, of which no table is pushed so far; but each shard is asked for
@@ -142,7 +143,7 @@ class ClientCore {
   struct Sizes {
     size_t links = 0;
     size_t pulls = 0;          // Pull(), JoinPull() and PullState().
-    size_t pull_messages = 0;  // Those pulls are in so many messages.
+    size_t pull_messages = 0;  // The pulls are in so many messages.
     size_t push_messages = 0;
   };
   Sizes sizes() const;

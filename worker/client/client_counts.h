@@ -85,7 +85,7 @@ class ClientCounts {
   uint64_t bytes_pulled() const { return bytes_pulled_; }
   // Pushes and pulls that were sent again.
   uint64_t retries() const { return retries_; }
-  // By the servers' indices.
+  // The times that servers have taken, by their indices.
   const std::map<int32_t, AnswerTimes>& answers() const { return answers_; }
 
  private:

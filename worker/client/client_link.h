@@ -125,7 +125,7 @@ class ClientLink {
   void OnNewView(absl::Time soon);
   // Takes out what is for shards of other owners. Pump() follows.
   void TakeStrays(const ClientParts& parts, StraysByOwner* strays);
-  // These come from other links. Pump() follows.
+  // Takes what other links had. Pump() follows.
   void AddStrays(Strays strays);
   void Split(const ShardSplit& split, ClientCounts& counts);
 

@@ -74,8 +74,9 @@ class ClientLinks {
  private:
   struct Entry {
     ClientLink link;
-    bool touched = false;                        // In touched_.
-    absl::Time wakeup = absl::InfiniteFuture();  // In wakeups_, if finite.
+    bool touched = false;  // It is in touched_.
+    // The link's time in wakeups_; InfiniteFuture: it is not there.
+    absl::Time wakeup = absl::InfiniteFuture();
   };
   using Links = std::map<Owner, Entry>;
 
@@ -89,8 +90,9 @@ class ClientLinks {
   const ClientOptions& options_;
   const Routes& routes_;
   Links links_;
-  std::vector<Entry*> touched_;                     // To be pumped, each once.
-  std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
+  std::vector<Entry*> touched_;  // Links to be pumped, each once.
+  // The finite wakeups of links.
+  std::set<std::pair<absl::Time, Owner>> wakeups_;
 };
 
 }  // namespace slackline

@@ -37,7 +37,7 @@ struct ClientOptions {
   // also bounds the measured time-out.
   absl::Duration retry_initial = absl::Milliseconds(250);
   absl::Duration retry_max = absl::Seconds(4);
-  // After the first RETRY or MOVED; doubles up to retry_max.
+  // The wait after the first RETRY or MOVED; it doubles up to retry_max.
   absl::Duration refused_delay = absl::Milliseconds(2);
   // How often a parked pull asks whom it waits for; at most retry_max.
   absl::Duration parked_delay = absl::Seconds(1);

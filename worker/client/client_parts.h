@@ -56,7 +56,7 @@ struct ClientParts {
     send.message.header.set_run(options.run);
     return send;
   }
-  // After so many refusals in a row.
+  // The wait after so many refusals in a row.
   absl::Duration RefusedDelay(int refusals) const {
     absl::Duration delay = options.refused_delay;
     for (int i = 0; i < refusals && delay < options.retry_max; ++i) delay *= 2;

@@ -53,7 +53,7 @@ class LinkProbe {
   }
 
  private:
-  uint64_t number_ = 0;  // Of the probe under way; 0: there is none.
+  uint64_t number_ = 0;  // The probe under way; 0: there is none.
   uint64_t last_ = 0;
   absl::Time sent_;
   absl::Time again_at_ = absl::InfiniteFuture();

@@ -18,7 +18,7 @@ class MessageSize {
   struct Options {
     size_t bytes_min = 0;
     size_t bytes_max = 0;  // At least bytes_min.
-    absl::Duration time;   // Positive. In which the link carries a message.
+    absl::Duration time;   // The link carries a message in it. Positive.
   };
   explicit MessageSize(const Options& options)
       : options_(options), carried_(static_cast<double>(options.bytes_min)) {}

@@ -33,7 +33,7 @@ class PendingPulls {
   // Nobody waits for it any more. Without effect if it is not under way.
   void Forget(uint64_t pull_id) { pulls_.erase(pull_id); }
 
-  // What was given to Add(); nullopt if the pull is not under way.
+  // The clock given to Add(); nullopt if the pull is not under way.
   std::optional<Clock> ClockOf(uint64_t pull_id) const;
   // Whether the pull is under way and no shard of the table is missing; then,
   // what it has brought of the table.
@@ -56,8 +56,8 @@ class PendingPulls {
   struct Pending {
     PullResult result;
     Clock clock = 0;
-    int32_t missing = 0;              // Shards.
-    std::vector<int32_t> missing_of;  // Shards, by table.
+    int32_t missing = 0;              // Shards that have not come,
+    std::vector<int32_t> missing_of;  // and those of each table.
   };
 
   uint64_t last_id_ = 0;

@@ -97,7 +97,7 @@ class PullLane {
   // ---- What it has
 
   bool idle() const { return queued_.empty() && in_flight_.empty(); }
-  // In messages.
+  // Messages, queued and in flight.
   size_t size() const { return queued_.size() + in_flight_.size(); }
   const std::deque<PullUnit>& in_flight() const { return in_flight_; }
   // When the last part of an answer came.

@@ -54,7 +54,7 @@ struct TableValues {
 struct PullResult {
   uint64_t pull_id = 0;
   std::vector<ShardValue> shards;    // By shard id.
-  std::shared_ptr<const View> view;  // Whose shards these are.
+  std::shared_ptr<const View> view;  // The shards are those of this view.
   // The smallest and the largest clock of a shard.
   std::pair<Clock, Clock> ShardClocks() const;
   TableValues Of(TableId table) const;

@@ -35,19 +35,20 @@ struct PullUnit {
   uint64_t pull_id = 0;  // PullResult::pull_id
   // What is asked of each shard; without the shards and the number.
   std::shared_ptr<const wire::Pull> asked;
-  std::vector<int32_t> shards;  // Still unanswered.
-  size_t bytes = 0;             // Of the answers of these.
-  absl::Time sent;              // For the first time.
+  std::vector<int32_t> shards;  // Shards that have not answered,
+  size_t bytes = 0;             // and the bytes of their answers.
+  absl::Time sent;              // When it was sent for the first time.
   uint64_t asked_as = 0;        // Number of the last transmission.
-  absl::Time doubt_at;          // A probe is due.
+  absl::Time doubt_at;          // When a probe is due.
   bool doubted = false;         // A probe newer than asked_as will decide.
-  int doubts = 0;               // Those that ended with a repetition.
-  absl::Time resend_at = absl::InfiniteFuture();  // After a refusal.
+  int doubts = 0;               // Doubts that ended with a repetition.
+  // When it is sent again, after a refusal.
+  absl::Time resend_at = absl::InfiniteFuture();
   int refusals = 0;
   int unanswered_sends = 0;   // Repetitions since the last sign of life.
   int32_t waiting_rank = -1;  // Known after a PARKED answer; else below 0.
   Clock waiting_clock = 0;
-  absl::Time waiting_since;  // It waits for that clock of that rank.
+  absl::Time waiting_since;  // Since when it waits for that clock.
 
   Clock clock() const {
     return asked->has_state() ? asked->state().clock() : asked->step().clock();

@@ -110,8 +110,8 @@ class PushLane {
 
   // ---- Timers
 
-  // Sets those that are due to be set. To be called when anything above has
-  // changed.
+  // Sets the timers that are due to be set. To be called when anything above
+  // has changed.
   void SetTimers(const RoundTrip& round_trip, bool probe_under_way,
                  const ClientParts& parts);
   // Tries the first refused push again, if it is time to. True if it is time
@@ -133,7 +133,7 @@ class PushLane {
   bool idle() const {
     return open_.entries.empty() && queued_.empty() && in_flight_.empty();
   }
-  // In messages; one that is not full counts.
+  // Messages, queued and in flight; one that is not full counts.
   size_t size() const {
     return queued_.size() + in_flight_.size() + !open_.entries.empty();
   }
@@ -167,15 +167,15 @@ class PushLane {
   PushUnit open_;
   bool open_may_go_ = false;  // A clock ends in it.
   std::deque<PushUnit> queued_;
-  std::deque<PushUnit> in_flight_;  // In the order of their first sends.
+  std::deque<PushUnit> in_flight_;  // Units in the order of their first sends.
   size_t bytes_in_flight_ = 0;
   int small_in_flight_ = 0;  // Units that were not full.
   absl::Time heard_;
-  absl::Time doubt_at_ = absl::InfiniteFuture();  // A probe is due.
+  absl::Time doubt_at_ = absl::InfiniteFuture();  // When a probe is due.
   int doubts_ = 0;  // Probes since the last progress that found nothing.
-  absl::Time trial_at_ =
-      absl::InfiniteFuture();  // The first refused push goes again.
-  int trials_ = 0;             // Refused in a row.
+  // When the first refused push goes again.
+  absl::Time trial_at_ = absl::InfiniteFuture();
+  int trials_ = 0;  // Trials that were refused in a row.
 };
 
 }  // namespace slackline

@@ -54,7 +54,7 @@ struct PushUnit {
   enum class State {
     kSent,     // The answer, if any, has not decided about all entries.
     kMissing,  // The shard thread does not have it: to be sent again now.
-    kRefused,  // With RETRY or MOVED.
+    kRefused,  // A shard has said RETRY or MOVED.
     kBehind,   // Refused, because an earlier push was missing.
   };
   // The tables of a message that has gradients of one clock only.
@@ -73,7 +73,7 @@ struct PushUnit {
   uint64_t request_id = 0;
   absl::Time sent;
   size_t under_way = 0;   // Bytes with it, if it was the first one.
-  bool answered = false;  // Perhaps in part.
+  bool answered = false;  // It has an answer, perhaps in part.
   bool trial = false;     // It tries what was refused.
 
   void Add(PushEntry entry, TableId table);

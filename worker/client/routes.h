@@ -69,7 +69,7 @@ class Routes {
   uint64_t ViewIsAsOf(int32_t shard) const;
 
   std::shared_ptr<const View> view_;
-  // By shard: what servers have told that is newer than the view.
+  // What servers have told that is newer than the view, by shard.
   absl::flat_hash_map<int32_t, Route> newer_;
 };
 

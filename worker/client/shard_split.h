@@ -15,7 +15,7 @@ struct ShardSplit {
   int32_t split_off = 0;  // and the one that has the rest of its elements.
   Region of_kept;         // What they have right after the split.
   Region of_split_off;
-  std::shared_ptr<const View> view;  // That has split it.
+  std::shared_ptr<const View> view;  // This view has split it.
 };
 
 }  // namespace slackline

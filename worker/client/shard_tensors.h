@@ -52,7 +52,7 @@ absl::StatusOr<ShardValue> ValueOf(const wire::PullAnswer& answer,
                                    const wire::Pull& asked,
                                    const Routes& routes, Owner from);
 
-// Those of an answer that has values or a state.
+// The values in an answer that has values or a state.
 inline const wire::PullAnswer::Values& ValuesIn(
     const wire::PullAnswer& answer) {
   return answer.has_state() ? answer.state().values() : answer.values();

@@ -49,7 +49,7 @@ class DelayLine {
     items_.push_back({direction_->Pass(now, bytes), std::move(item)});
   }
 
-  // As LinkDirection::Backlog().
+  // LinkDirection::Backlog() of its direction.
   absl::Duration Backlog(absl::Time now) const {
     return direction_->Backlog(now);
   }

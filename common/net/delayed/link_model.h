@@ -11,7 +11,7 @@
 namespace slackline {
 
 struct LinkModel {
-  absl::Duration latency;  // Of one way.
+  absl::Duration latency;  // One way.
   double bytes_per_second = std::numeric_limits<double>::infinity();
 
   // How long the bytes occupy the link, in one direction.

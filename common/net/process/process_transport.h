@@ -14,23 +14,23 @@ namespace slackline {
 // Thread-safe. Outlives all that its transports have made.
 class ProcessTransport {
  public:
-  // Without a source everything is plain: insecure: true. `say` is told when
+  // Everything is plain without a source: insecure: true. `say` is told when
   // keys are exchanged, by a thread of its own; it may be empty.
   explicit ProcessTransport(const std::optional<KeySource>& source,
                             KeyWatch::Say say = {});
 
-  // Over the network, and within the process.
+  // What goes over the network, and within the process.
   Transport& network() { return *network_; }
-  // Also through the memory of this host.
+  // What also goes through the memory of this host.
   Transport& all() { return *all_; }
 
-  // As in Credentials, of now.
+  // The present Credentials::ring.
   std::optional<Secret> ring() const;
 
  private:
   const std::unique_ptr<KeyWatch> key_watch_;  // nullptr without a source.
   const std::unique_ptr<Transport> network_;
-  const std::unique_ptr<Transport> all_;  // Wraps it.
+  const std::unique_ptr<Transport> all_;  // It wraps network_.
 };
 
 }  // namespace slackline

@@ -19,16 +19,17 @@ namespace slackline {
 class ShmArena : public PayloadMemory,
                  public std::enable_shared_from_this<ShmArena> {
  public:
-  // Of so many bytes, of which `copies_max` are for copies and all others for
-  // what is made here; what was never used takes no memory. Unavailable: as of
-  // SharedMemory.
+  // An arena of so many bytes, of which `copies_max` are for copies and all
+  // others for what is made here; what was never used takes no memory.
+  // Unavailable: as of SharedMemory.
   static absl::StatusOr<std::shared_ptr<ShmArena>> Create(size_t bytes,
                                                           size_t copies_max);
   ShmArena(SharedMemory memory, size_t copies_max);
 
-  // From the heap where there is no room. The arena outlives its payloads.
+  // The payload is from the heap where there is no room. The arena outlives its
+  // payloads.
   Payload Allocate(size_t bytes) override;
-  // Of what is not in the arena. Empty: there is no room.
+  // A copy of what is not in the arena. Empty: there is no room.
   Payload Copy(const void* data, size_t bytes);
 
   // Where a payload of this arena begins; nullopt for others.
@@ -39,8 +40,8 @@ class ShmArena : public PayloadMemory,
 
  private:
   struct Extent;
-  // As low as there is room: what was used last is still in the cache. Empty if
-  // there is none.
+  // Takes the lowest room there is: what was used last is still in the cache.
+  // Empty if there is none.
   Payload Take(size_t bytes, bool is_copy);
   void Free(const Extent& extent);
 
@@ -50,7 +51,7 @@ class ShmArena : public PayloadMemory,
   // Free extents by offset; no two of them touch.
   std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t copies_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes of that.
+  size_t copies_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes of copies in used_.
 };
 
 }  // namespace slackline

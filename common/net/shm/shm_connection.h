@@ -29,9 +29,9 @@ bool IsShmEndpoint(const std::string& endpoint);
 
 // A message in a row of this many malformed ones is left for the next call.
 inline constexpr int kShmMalformedPerCall = 64;
-// Of a peer. Memory that is only mapped costs nothing.
+// No peer's arena is larger. Memory that is only mapped costs nothing.
 inline constexpr uint64_t kShmPeerArenaMax = uint64_t{1} << 40;
-// Between two tries to connect, or to accept.
+// The longest time between two tries to connect, or to accept.
 inline constexpr absl::Duration kShmRetryMax = absl::Seconds(1);
 
 // What a channel and then a listener say first.
@@ -45,14 +45,14 @@ struct ShmWelcome {
   uint64_t version;
   uint64_t arena_bytes;
 };
-// Or the listener says this, and ends the connection.
+// What a listener says that refuses, and then ends the connection.
 inline constexpr uint64_t kShmRefusal = 0x736c6b72656675;  // "slkrefu"
 struct ShmRefusal {
   uint64_t version;
   std::array<char, 240> why;  // Ended by a zero.
 };
 
-// Of one connection, made by the channel.
+// What both ends of one connection write to, made by the channel.
 struct ShmControl {
   ShmStream to_listener;
   ShmStream to_channel;
@@ -71,7 +71,7 @@ class ShmLink : public ShmPeer {
   ShmLink(Descriptor socket, SharedMemory control)
       : socket_(std::move(socket)), control_(std::move(control)) {}
 
-  // Before the first payload is received.
+  // To be called before the first payload is received.
   void SetArena(SharedMemory arena) { arena_ = std::move(arena); }
 
   absl::Span<const std::byte> arena() const override {
@@ -102,7 +102,7 @@ class ShmEventQueue {
   // Unavailable: there are too many.
   absl::Status Add(const Descriptor& descriptor, uint64_t key);
   void Remove(const Descriptor& descriptor);
-  // Of whom there are news. Does not wait. There may be more.
+  // The keys of descriptors that have news. Does not wait. There may be more.
   std::vector<uint64_t> Take();
 
  private:
@@ -133,7 +133,7 @@ struct ShmConnection {
   bool HasNews() const {
     return reader.HasInput() || reader.ended() || gone || writer.broken();
   }
-  // Before the thread sleeps. False: there is something to do.
+  // To be called before the thread sleeps. False: there is something to do.
   bool Sleep() {
     writer.Reclaim();
     Flush();
@@ -148,7 +148,7 @@ struct ShmConnection {
   const std::shared_ptr<ShmLink> link;
   ShmWriter writer;
   ShmReader reader;
-  bool gone = false;  // The other end; what it has sent is still there.
+  bool gone = false;  // The other end is; what it has sent is still there.
 };
 
 }  // namespace slackline

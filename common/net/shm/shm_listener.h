@@ -65,9 +65,9 @@ class ShmListener : public Listener {
   ChannelOptions reading_;
   ShmEventQueue events_;
   Descriptor listening_;
-  // Nobody is accepted before; InfiniteFuture: whoever comes is.
+  // Nobody is accepted before then; InfiniteFuture: whoever comes is.
   absl::Time accept_again_ = absl::InfiniteFuture();
-  uint64_t next_key_ = 1;  // 0: listening_.
+  uint64_t next_key_ = 1;  // 0 is the key of listening_.
   std::map<uint64_t, Descriptor> greeting_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::map<PeerId, Peer*> routes_;
@@ -75,7 +75,7 @@ class ShmListener : public Listener {
   // has not been told to wake this thread.
   std::vector<Peer*> busy_;
   std::vector<Peer*> quiet_;
-  size_t turn_ = 0;  // In busy_.
+  size_t turn_ = 0;  // The index in busy_ of whose turn it is.
   bool others_turn_ = false;
   ChannelCounts counts_;
   TurnedAway turned_away_;

@@ -40,11 +40,11 @@ struct ShmStream {
   static constexpr size_t kRingBytes = size_t{256} << 10;
   static constexpr size_t kSlots = 2048;
 
-  // By the writer: bytes so far.
+  // Bytes that the writer has written so far.
   alignas(64) std::atomic<uint64_t> written;
   std::atomic<uint32_t> ended;          // It writes no more.
   std::atomic<uint32_t> writer_sleeps;  // It waits for room in the ring.
-  // By the reader: bytes so far.
+  // Bytes that the reader has read so far.
   alignas(64) std::atomic<uint64_t> read;
   std::atomic<uint32_t> reader_sleeps;  // It waits for something to read.
   // 1: in use. The writer sets it, the reader clears it.
@@ -76,12 +76,14 @@ class ShmWriter {
   // Whether the reader has to be woken, for what was written since the last
   // call.
   bool TakeWake();
-  // Before the writer sleeps with something to write. False: there is room.
+  // To be called before the writer sleeps with something to write. False: there
+  // is room.
   bool Sleep();
 
   // Lets go of what the reader has let go of, as far as that is soon found.
   void Reclaim();
-  // Lets go of all that. True if the reader has nothing any more.
+  // Lets go of all that the reader has let go of. True if the reader has
+  // nothing any more.
   bool ReclaimAll();
   // What nobody has begun to write.
   std::deque<Message> TakeWaiting();
@@ -91,7 +93,7 @@ class ShmWriter {
     const std::byte* data;
     size_t bytes;
     const Payload* payload;  // nullptr: it is the header.
-    bool last;               // Of its message.
+    bool last;               // It is the last one of its message.
   };
   Part NextPart() const;
   // False if there is no room for all of it.
@@ -105,13 +107,12 @@ class ShmWriter {
   const std::shared_ptr<ShmArena> arena_;
   const size_t waiting_max_;
   std::deque<Message> waiting_;
-  // Of the first one of them.
-  std::string header_;
-  size_t part_ = 0;    // 0: the header.
-  size_t offset_ = 0;  // Bytes of that part that have been written.
+  std::string header_;  // The first waiting message's.
+  size_t part_ = 0;     // The part of it that is next; 0: the header.
+  size_t offset_ = 0;   // Bytes of that part that have been written.
   uint64_t written_ = 0;
-  uint64_t announced_ = 0;  // Of that, with TakeWake().
-  uint64_t read_ = 0;       // As the reader said last.
+  uint64_t announced_ = 0;  // What was written at the last TakeWake().
+  uint64_t read_ = 0;       // What the reader has read, as it said last.
   bool broken_ = false;
   std::vector<Payload> held_;  // By slot.
   std::vector<uint32_t> free_slots_;
@@ -148,7 +149,7 @@ class ShmReader {
   // Whether the writer has to be woken, for the room that was made since the
   // last call.
   bool TakeWake();
-  // Before the reader sleeps. False: there is something to read.
+  // To be called before the reader sleeps. False: there is something to read.
   bool Sleep();
 
  private:
@@ -166,17 +167,16 @@ class ShmReader {
   const int64_t message_bytes_max_;
   const size_t payloads_max_;
   uint64_t read_ = 0;
-  uint64_t said_ = 0;       // Of that.
-  uint64_t announced_ = 0;  // Of that, with TakeWake().
-  // Of the message that comes.
+  uint64_t said_ = 0;       // What the writer was told of read_.
+  uint64_t announced_ = 0;  // What said_ was at the last TakeWake().
+  // What there is of the message that comes.
   std::optional<Payload> header_;
   std::vector<Payload> payloads_;
   int64_t bytes_ = 0;
   std::string fault_;
   bool complete_ = false;
-  // Of a part that comes in pieces.
-  Payload part_;
-  size_t part_bytes_ = 0;  // That have come.
+  Payload part_;           // A part that comes in pieces,
+  size_t part_bytes_ = 0;  // of which so many bytes have come.
 };
 
 }  // namespace slackline

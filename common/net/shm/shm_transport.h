@@ -33,12 +33,14 @@ struct ShmConnection;
 class ShmTransport : public Transport {
  public:
   struct Options {
-    // Of the arena: takes addresses, in this process and in all that it is
-    // connected to, and memory only for what was there at some time. At most
-    // twice the copies where the process has a bound on addresses (ulimit -v).
+    // The size of the arena, which takes addresses, in this process and in all
+    // that it is connected to, and memory only for what was there at some time.
+    // At most twice the copies where the process has a bound on addresses
+    // (ulimit -v).
     size_t arena_bytes = size_t{16} << 30;
-    // Of that, copies that are on their way to others, and not let go by them
-    // yet. What has no room there takes the longer way through the rings.
+    // The part of the arena for copies that are on their way to others, and not
+    // let go by them yet. What has no room there takes the longer way through
+    // the rings.
     size_t copies_bytes_max = size_t{256} << 20;
   };
   // `others` outlives it.

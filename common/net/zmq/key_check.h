@@ -28,11 +28,11 @@ namespace slackline {
 
 class KeyCheck {
  public:
-  // One for each context, before its first listener binds. Fails with what
-  // ZeroMQ says.
+  // Makes the one for a context, before its first listener binds. Fails with
+  // what ZeroMQ says.
   static absl::StatusOr<std::unique_ptr<KeyCheck>> Start(
       zmq::context_t& context, std::shared_ptr<const LiveKeys> keys);
-  // The context has been shut down.
+  // The context has been shut down before.
   ~KeyCheck();
   KeyCheck(const KeyCheck&) = delete;
   KeyCheck& operator=(const KeyCheck&) = delete;
@@ -40,8 +40,8 @@ class KeyCheck {
   // Whether it answers. Any thread.
   bool alive() const { return alive_.load(std::memory_order_acquire); }
 
-  // Those that were refused of the connections to one listener, by the domain
-  // that it has said, and the address of the last one. Any thread.
+  // The refused connections to one listener, by the domain that it has said,
+  // and the address of the last one. Any thread.
   struct Refusals {
     int64_t count = 0;
     std::string last = {};
@@ -73,10 +73,10 @@ class KeyCheck {
   std::atomic<bool> alive_{true};
   mutable Mutex mutex_;
   std::map<std::string, Refusals> refusals_ ABSL_GUARDED_BY(mutex_);
-  // Of thread_:
+  // thread_ alone uses what follows.
   const std::unique_ptr<zmq::socket_t> socket_;
-  std::optional<Admission> admission_;  // With the keys of this generation.
-  int64_t admission_generation_ = 0;
+  std::optional<Admission> admission_;
+  int64_t admission_generation_ = 0;  // The generation of its keys.
   std::thread thread_;
 };
 

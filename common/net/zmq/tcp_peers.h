@@ -60,7 +60,7 @@ class TcpPeers {
 
  private:
   struct Peer {
-    uint64_t cookie = 0;  // Of the socket: descriptors are used again.
+    uint64_t cookie = 0;  // The socket's: descriptors are used again.
     int64_t received = 0;
     std::string name = {};
   };

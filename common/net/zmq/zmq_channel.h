@@ -48,7 +48,7 @@ class ZmqChannel : public Channel {
 
   const std::string endpoint_;
   const std::shared_ptr<const LiveKeys> keys_;
-  int64_t generation_ = 0;  // Of the keys that socket_ has.
+  int64_t generation_ = 0;  // The generation of the keys that socket_ has.
   ZmqSocket socket_;
   std::optional<LinkMonitor> monitor_;
   ChannelCounts counts_;

@@ -24,13 +24,13 @@
 
 namespace slackline {
 
-// Of a routing id, beyond the text of the PeerId.
+// What a routing id has beyond the text of the PeerId begins with it.
 inline constexpr char kSuffixMark = '#';
 
 class ZmqListener : public Listener {
  public:
-  // Without keys everybody is heard. `suffix` is its own in this process. With
-  // keys `key_check` is there.
+  // Everybody is heard without keys; with keys `key_check` is there. `suffix`
+  // is its own in this process.
   ZmqListener(zmq::context_t& context, const std::string& suffix,
               std::shared_ptr<const LiveKeys> keys, const KeyCheck* key_check,
               const ChannelOptions& options);
@@ -71,24 +71,24 @@ class ZmqListener : public Listener {
   ZmqSocket socket_;
   zmq::context_t& context_;
   const std::shared_ptr<const LiveKeys> keys_;
-  int64_t generation_ = 0;  // Of the keys that socket_ has.
+  int64_t generation_ = 0;  // The generation of the keys that socket_ has.
   absl::Time followed_at_ = absl::InfinitePast();  // They were exchanged then.
   const KeyCheck* const key_check_;
-  std::vector<std::string> bound_;  // With keys: where it listens.
-  const std::string domain_;  // Of this listener's peers, to the key check.
-  // Of the connection that ends next: what was wrong with it, or that it has
-  // not shown a key. Counted when it ends, since only then is known whose it
-  // was.
+  std::vector<std::string> bound_;  // Where it listens, if there are keys.
+  const std::string domain_;        // The key check knows its peers by it.
+  // What was wrong with the connection that ends next. It is counted when it
+  // ends, since only then is known whose it was.
   std::optional<Refusal> refusal_;
-  bool ends_silent_ = false;
+  bool ends_silent_ = false;  // The one that ends next has shown no key.
   const std::string monitor_endpoint_;
-  std::optional<ZmqSocket> monitor_;  // Of socket_; from Bind() to tcp on.
+  std::optional<ZmqSocket> monitor_;  // Watches socket_; from Bind() to tcp on.
   TcpPeers tcp_peers_;
   ChannelCounts counts_;
-  // In two generations: once the first is full it becomes the second.
+  // Routes are in two generations: once the first is full it becomes the
+  // second.
   struct Route {
     std::string id;
-    bool within = false;  // The process: it needs no key.
+    bool within = false;  // It is of this process, and needs no key.
   };
   std::map<PeerId, Route> routes_;
   std::map<PeerId, Route> older_routes_;

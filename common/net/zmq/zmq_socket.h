@@ -53,16 +53,17 @@ class ZmqSocket {
   zmq::socket_t& raw() { return socket_; }
   const ChannelOptions& options() const { return options_; }
 
-  // Before it connects, or binds.
+  // To be called before it connects, or binds.
   void ConnectWith(const Credentials& credentials);
   void ListenWith(const Credentials& credentials);
 
   int Descriptor() const { return socket_.get(zmq::sockopt::fd); }
-  // Also makes the socket take in what has happened meanwhile.
+  // Looks for input, and has the socket take in what has happened meanwhile.
   absl::StatusOr<bool> HasInput();
   absl::StatusOr<absl::Duration> WaitMax();
 
-  // Of the last message that ReceiveBody() took, with its frames' headers.
+  // Bytes of the last message that ReceiveBody() took, with the headers of its
+  // frames.
   int64_t bytes_on_wire() const { return bytes_on_wire_; }
 
   size_t payloads_max() const {
@@ -84,7 +85,7 @@ class ZmqSocket {
   const ChannelOptions options_;
   zmq::socket_t socket_;
   bool encrypted_ = false;
-  std::unique_ptr<PayloadTag> tag_;  // If it is.
+  std::unique_ptr<PayloadTag> tag_;  // nullptr unless it is encrypted.
   // The last call was a receive that found nothing: every message since then
   // shows in the file descriptor.
   bool drained_ = false;

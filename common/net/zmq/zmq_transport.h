@@ -53,7 +53,7 @@ class ZmqTransport : public Transport {
   struct Options {
     // One moves about 4 GB/s; more only help with several busy peers and cores.
     int io_threads = 1;
-    // Without: everything is plain, and everybody is heard.
+    // nullptr: everything is plain, and everybody is heard.
     std::shared_ptr<const LiveKeys> keys = nullptr;
   };
   ZmqTransport() : ZmqTransport(Options()) {}
@@ -71,7 +71,7 @@ class ZmqTransport : public Transport {
   std::vector<std::string> EndpointsAt(const Place& place) override;
 
  private:
-  // Never given out before, in this process or another one.
+  // A suffix never given out before, in this process or another one.
   std::string UniqueSuffix();
 
   // Lets nobody in without a key, from the first listener on.

@@ -18,7 +18,7 @@ void CheckBetas(const Block& block, const ConfigProblems& problems) {
 template <typename Block>
 void CheckBetasAndEpsilon(const Block& block, const ConfigProblems& problems) {
   CheckBetas(block, problems);
-  // Without it, a parameter whose gradients are all 0 becomes 0 / 0.
+  // A parameter whose gradients are all 0 becomes 0 / 0 with an epsilon of 0.
   problems.FloatAboveZero("epsilon", block.epsilon());
 }
 

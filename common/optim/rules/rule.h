@@ -39,7 +39,7 @@ inline constexpr Rule kRules[] = {Rule::kSgd,
                                   Rule::kCenteredRmspropMomentum,
                                   Rule::kLion};
 
-// Of any formula.
+// No formula has more slots.
 inline constexpr int kSlotsMax = 3;
 
 // The numbers of one update, already rounded to float. A rule reads those that
@@ -49,7 +49,7 @@ struct Coefficients {
   float weight_decay = 0;    // L2.
   float keep = 1;            // The parameter is first multiplied by this.
   float rate = 0;            // Adam and its kin: divided by 1 - beta1^t.
-  float gradient_rate = 0;   // NAdam: of the gradient itself.
+  float gradient_rate = 0;   // NAdam: the rate of the gradient itself.
   float momentum = 0;
   float one_minus_dampening = 1;
   float beta1 = 0;

@@ -14,7 +14,7 @@ namespace slackline::optim {
 // What the numbers of one update depend on, beside the config.
 struct RuleStep {
   float rate = 0;
-  double momentum = 0;  // Of this update, if the rule has one.
+  double momentum = 0;  // This update's, if the rule has one.
   int64_t update_count = 1;
 };
 
@@ -31,7 +31,8 @@ struct RuleConfig {
   // Adds what is wrong with the fields of the block.
   void (*check)(const config::Optimizer& config,
                 const ConfigProblems& problems);
-  // Of update number `update_count`, counted from 1. Without gradient_scale.
+  // The numbers of update `update_count`, counted from 1. gradient_scale is not
+  // set.
   Coefficients (*coefficients)(const config::Optimizer& config,
                                const RuleStep& step);
 };

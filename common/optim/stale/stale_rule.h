@@ -56,8 +56,8 @@ class StaleRule {
   };
   struct Verdict {
     bool drop = false;
-    double rate_factor = 1;  // Times the rate that the update would have.
-    Payload gradient;        // In place of the one that came; none: that one.
+    double rate_factor = 1;  // The update's rate is multiplied by it.
+    Payload gradient;        // It replaces the one that came; none: that one.
   };
   // What a rule computes.
   class Formula {
@@ -90,7 +90,8 @@ class StaleRule {
   }
 
  private:
-  std::shared_ptr<const Formula> formula_;  // None: as they are.
+  // nullptr: gradients are applied as they are.
+  std::shared_ptr<const Formula> formula_;
 };
 
 // The rules of a job, by table.
@@ -99,7 +100,7 @@ class StaleRules {
   StaleRules() = default;
   static absl::StatusOr<StaleRules> Create(const config::Sync& sync);
 
-  // Of the first entry whose pattern fits the name.
+  // The rule of the first entry whose pattern fits the name.
   StaleRule For(const std::string& table) const;
   // InvalidArgument if a pattern fits none of the tables: a name is misspelt.
   absl::Status CheckTables(absl::Span<const std::string> tables) const;

@@ -26,9 +26,9 @@ std::vector<ModeProblem> ProblemsOf(const sync::Mode& mode, int workers);
 // empty: there is none.
 std::string WhyNoMode(const sync::Mode& mode, int workers);
 
-// Of a config::Sync or config::Phase; BSP if it has none of the modes.
+// The mode of a config::Sync or config::Phase; BSP if it has none of them.
 sync::Mode ConfiguredMode(const google::protobuf::Message& block);
-// Makes it the block's mode in place of the present one.
+// Makes `mode` the block's mode in place of the present one.
 void PutConfiguredMode(const sync::Mode& mode,
                        google::protobuf::Message* block);
 

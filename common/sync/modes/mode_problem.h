@@ -11,8 +11,8 @@ inline constexpr int64_t kStalenessBoundMax = 1000000;
 
 // A parameter of a mode that cannot be.
 struct ModeProblem {
-  std::string
-      field;        // Of its block in the config; empty: there is no such mode.
+  // A field of the mode's block in the config; empty: there is no such mode.
+  std::string field;
   std::string why;  // "value is -1; 0 to 1000000 is required; ..."
 };
 

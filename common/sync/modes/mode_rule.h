@@ -25,7 +25,7 @@ struct PullNeeds {
   // Every participant's pushes of the clocks before this one.
   Clock of_all = std::numeric_limits<Clock>::min();
   Clock complete = 0;  // All clocks before this one are complete.
-  // A turn that is given for it, which may be that of any gradient, of an
+  // A turn that is given for the pull, which may be that of any gradient, of an
   // earlier or a later clock.
   bool turn = false;
 };
@@ -36,18 +36,18 @@ class ModeRule {
  public:
   // A number of the mode, as in "dssp:3:15".
   struct Parameter {
-    const char* field;  // Of the mode's block, an int32.
-    const char* sign;   // For people, as in "dssp:MIN:MAX".
-    int32_t least;      // At which the text of a mode makes sense.
+    const char* field;  // An int32 of the mode's block.
+    const char* sign;   // What people read, as in "dssp:MIN:MAX".
+    int32_t least;      // Below it the text of a mode makes no sense.
   };
 
   virtual ~ModeRule() = default;
 
   // ---- How people write it.
   virtual sync::Mode::KindCase kind() const = 0;
-  // Of its block in sync::Mode and in the config.
+  // The name of its block in sync::Mode and in the config.
   std::string name() const;
-  // In the order of the text, where a number is at least the one before.
+  // The numbers in the order of the text, each at least the one before.
   virtual absl::Span<const Parameter> parameters() const { return {}; }
   // Appends what is wrong in a job of so many workers.
   virtual void Check(const sync::Mode& mode, int workers,
@@ -58,36 +58,36 @@ class ModeRule {
   virtual StepKind StepOf(Clock) const { return StepKind::kOverServers; }
 
   // ---- In a job.
-  // It holds for a job as a whole, from its first step over servers to its
-  // last: --mode does not name it, no change leads to it or away from it, and
-  // the job cannot end early. The job begins with a new optimizer and keeps its
-  // workers: none joins, and the loss of one that is not done is its end.
+  // The mode holds for a job as a whole, from its first step over servers to
+  // its last: --mode does not name it, no change leads to it or away from it,
+  // and the job cannot end early. The job begins with a new optimizer and keeps
+  // its workers: none joins, and the loss of one that is not done is its end.
   bool is_of_whole_job() const { return !whole_job().is.empty(); }
   // How people are told of that; all empty where it is not so.
   struct WholeJob {
     absl::string_view is;       // What is so in it: "delays are given".
     absl::string_view job;      // Such a job: "a job with given delays".
-    absl::string_view command;  // That begins one.
+    absl::string_view command;  // The command that begins one.
   };
   virtual WholeJob whole_job() const { return {}; }
-  // As --delays has them. Empty: none are given.
+  // The delays as --delays has them. Empty: none are given.
   virtual std::string GivenDelaysOf(const sync::Mode&) const { return ""; }
 
   // ---- At a shard.
   // When gradients become updates (server/shard/update_order.h).
   enum class Updates {
-    kAtOnce,   // As they come, after the rule for stale gradients.
-    kByClock,  // Those of a clock wait for each other and make one update.
-    kAsGiven,  // In their turns.
+    kAtOnce,   // Each as it comes, after the rule for stale gradients.
+    kByClock,  // All of a clock wait for each other and make one update.
+    kAsGiven,  // Each in its turn.
   };
   virtual Updates updates() const { return Updates::kAtOnce; }
   bool holds_gradients() const { return updates() == Updates::kByClock; }
-  // Of those that wait: the workers that a clock can do without. A gradient
+  // A clock of gradients that wait can do without so many workers. A gradient
   // that comes after its clock is complete is dropped.
   virtual int spare_workers(const sync::Mode&) const { return 0; }
-  // For a pull of `clock`.
+  // What a pull of `clock` needs.
   virtual PullNeeds NeedsOf(const sync::Mode& mode, Clock clock) const = 0;
-  // For every pull of the next phase, which begins at `from`.
+  // What every pull of the next phase needs, which begins at `from`.
   virtual PullNeeds NeedsAfter(Clock) const { return {}; }
   // Steps by which the leading worker may exceed what NeedsOf() says, as long
   // as measured speeds make it wait less (DsspController).
@@ -106,8 +106,8 @@ class ModeRule {
 
 // The rules of all modes, in the order in which people are told of them.
 absl::Span<const ModeRule* const> AllRules();
-// Of no mode, or one that is not known: BSP's, whose workers all wait for each
-// other.
+// The rule of the mode. No mode, or one that is not known, has BSP's, whose
+// workers all wait for each other.
 const ModeRule& RuleOf(const sync::Mode& mode);
 // nullptr: there is no such mode.
 const ModeRule* FindRule(absl::string_view name);

@@ -49,7 +49,7 @@ class ShardStore {
   // ---- What is kept. A store that keeps it in another form makes the payload
   // when it is asked for.
   virtual const Payload& values() const = 0;
-  // As many as the table's optimizer has.
+  // There are as many slots as the table's optimizer has.
   virtual const std::vector<Payload>& slots() const = 0;
   // What the pull, which is not one of the optimizer's state, is told of the
   // values: all of them, unless it names some of them in a way that the store
@@ -92,11 +92,11 @@ class ShardStore {
     absl::Span<const Payload> gradients;  // At least one.
     float scale = 1;
     StepNumbers numbers;
-    int64_t count = 1;  // Of updates of the shard, with this one.
+    int64_t count = 1;  // Updates of the shard, with this one.
     // What a next version is in, and the sum.
     PayloadMemory& memory;
-    // If not null: gets the sum, without `scale`, as a gradient. The same
-    // update from it alone gives the same bits.
+    // Gets the sum, without `scale`, as a gradient, unless it is null. The same
+    // update from the sum alone gives the same bits.
     Payload* sum = nullptr;
   };
   virtual absl::Status Apply(const Update& update) = 0;
@@ -107,11 +107,12 @@ class StoreKind {
  public:
   virtual ~StoreKind() = default;
 
-  // With the values that the table's initializer names, and slots of zeros.
+  // A store with the values that the table's initializer names, and slots of
+  // zeros.
   virtual absl::StatusOr<std::unique_ptr<ShardStore>> Initial(
       const wire::Table& table, const Region& region, uint64_t seed,
       const Optimizer& optimizer) const = 0;
-  // With these; Check() was asked.
+  // A store with these; Check() was asked.
   virtual absl::StatusOr<std::unique_ptr<ShardStore>> Of(
       const Region& region, Payload values,
       std::vector<Payload> slots) const = 0;
