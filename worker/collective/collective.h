@@ -49,18 +49,19 @@ class Collective {
   // failure nothing is started, which Wait() then tells.
   virtual Ticket AllReduceAsync(absl::Span<float> data) = 0;
 
-  // The same by the servers of the job, if the group is connected to them: each
-  // rank sends its elements and receives the sum. Runs beside the operations
-  // among the ranks, each of the two kinds in its own order. Fatal without
-  // servers.
+  // Whether the group is connected to the servers of the job, which then sum.
   virtual bool has_servers() const { return false; }
+  // AllReduceAsync() by the servers: each rank sends its elements and receives
+  // the sum. Runs beside the operations among the ranks, each of the two kinds
+  // in its own order. Fatal without servers.
   virtual Ticket SumByServersAsync(absl::Span<float> /*data*/) {
     SL_CHECK(has_servers(), "this group is not connected to servers");
     return Ticket{};
   }
 
-  // The same with the elements that `root`, a rank of the group, has: in the
-  // end every rank has its bits, those of NaN and -0 as well.
+  // Starts replacing the elements of `data` by those that `root`, a rank of the
+  // group, has: in the end every rank has its bits, those of NaN and -0 as
+  // well. Else as AllReduceAsync().
   virtual Ticket BroadcastAsync(absl::Span<float> data, Rank root) = 0;
 
   // Returns when the operation is done, or the collective has failed and no

@@ -94,13 +94,15 @@ class Handshake {
   State OnHeard(size_t bytes);
 
   State state() const { return state_; }
-  // As the other says; of the end that accepts -1 until it has greeted.
+  // The other's rank, as it says; -1 at the end that accepts until the other
+  // has greeted.
   int rank() const { return rank_; }
   Purpose purpose() const { return purpose_; }
   // The other has read the numbers of this group, as far as one can tell.
   bool greeted() const { return greeted_; }
 
-  // Those of the stream that follows, once it is done; nullopt: without a key.
+  // What seals and opens the stream that follows, once the handshake is done;
+  // nullopt: without a key.
   std::optional<RecordSealer>& sealer() { return sealer_; }
   std::optional<RecordOpener>& opener() { return opener_; }
 
@@ -126,10 +128,10 @@ class Handshake {
   Purpose purpose_ = Purpose::kToAll;
   bool greeted_ = false;
 
-  std::optional<Secret> own_scalar_;  // Of own_point_, until that has served.
+  std::optional<Secret> own_scalar_;  // own_point_'s, until that has served.
   Greeting own_greeting_;
   Point own_point_ = {};
-  Greeting greeting_;  // Of the other.
+  Greeting greeting_;  // The other's.
   Point point_ = {};
 
   Awaits awaits_ = Awaits::kGreeting;

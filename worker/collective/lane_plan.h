@@ -37,8 +37,8 @@ std::vector<std::optional<Lane>> LanesOf(const config::Collective& collective,
 struct LanePlan {
   std::vector<Lane> lanes;  // By table.
   int64_t bytes_by_servers = 0;
-  double seconds = 0;  // As predicted, for a sum of all.
-  // As predicted, if all goes among the ranks that may.
+  double seconds = 0;  // Predicted for a sum of all tables.
+  // Predicted if all tables go among the ranks that may.
   double seconds_by_ranks = 0;
 };
 // Of the tables that may go either way, the largest first, those go by the

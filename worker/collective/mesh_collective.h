@@ -72,7 +72,7 @@ struct GroupOptions {
   std::function<std::unique_ptr<Mesh>()> sums = nullptr;
 };
 
-// One that has formed.
+// A group that has formed.
 struct ConnectedGroup {
   std::unique_ptr<Collective> collective;
   const char* over = "";  // "tcp", for example.
@@ -86,7 +86,7 @@ class Mesh {
  public:
   struct Operation {
     absl::Span<float> data;
-    std::optional<Rank> root;  // Of a broadcast; else it is an all-reduce.
+    std::optional<Rank> root;  // A broadcast has one, an all-reduce none.
   };
 
   virtual ~Mesh() = default;

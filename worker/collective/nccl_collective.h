@@ -56,8 +56,9 @@ class NcclCollective final : public Collective {
   struct Options {
     Rank rank{};             // [0, world_size).
     int32_t world_size = 1;  // At least 1.
-    int gpu = 0;             // As CUDA counts them. No other rank uses it.
-    // Of the computation that fills the buffers. Outlives the collective.
+    int gpu = 0;             // As CUDA counts GPUs. No other rank uses it.
+    // The stream of the computation that fills the buffers. Outlives the
+    // collective.
     cudaStream_t stream = nullptr;
     // Starts all keys in the store. Each group that is ever tried on the store
     // has its own, the same on all its ranks.
@@ -101,7 +102,7 @@ class NcclCollective final : public Collective {
  private:
   struct Operation {
     absl::Span<float> data;
-    std::optional<Rank> root;  // Of a broadcast; else it is an all-reduce.
+    std::optional<Rank> root;  // A broadcast has one, an all-reduce none.
   };
   using KeepOn = std::function<absl::Status()>;
 
@@ -123,9 +124,9 @@ class NcclCollective final : public Collective {
   absl::Status Fail(absl::Status status);
   absl::Status failure();
   void GiveUp();  // After a failure. Then nothing here touches any buffer.
-  void Leave();   // Without a failure and with all operations done.
+  void Leave();   // After all operations, none of which failed.
   std::string Self() const;
-  absl::Status Late() const;  // That operation completed_ is.
+  absl::Status Late() const;  // Says that operation completed_ is late.
 
   // Fixed after construction.
   const Rank rank_;
@@ -134,11 +135,11 @@ class NcclCollective final : public Collective {
   const absl::Duration timeout_;
   const cudaStream_t computation_;
 
-  // Of the thread that calls. Members are destroyed last to first.
+  // The thread that calls uses these. Members are destroyed last to first.
   DeviceMemory scratch_;  // One float, for the first operation.
   CudaStream side_;
   CudaEvent filled_;            // What computation_ had to do before.
-  std::deque<CudaEvent> done_;  // Of the operations from completed_ on.
+  std::deque<CudaEvent> done_;  // Ends of operations, from completed_ on.
   std::vector<CudaEvent> free_events_;
   ncclComm* communicator_ = nullptr;  // nullptr: world of one, or given up.
   int64_t started_ = 0;               // Tickets given out.

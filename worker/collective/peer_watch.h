@@ -29,14 +29,14 @@ class PeerWatch {
   // before counts. Any thread.
   bool Gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(); }
   std::vector<int> Gone() const;
-  // Why they are, for an operation that their loss has interrupted.
+  // Why ranks are gone, for an operation that their loss has interrupted.
   const char* GoneReason() const { return gone_reason_.load(); }
 
   // One thread calls one of the two.
   void SayGoodbye();
   void GiveUp();
 
-  // As of Mesh, on another thread.
+  // As AwaitLoss() and EndWatch() of Mesh, on another thread.
   absl::Status AwaitLoss();
   void EndWatch();
 

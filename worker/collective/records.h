@@ -34,10 +34,10 @@ struct evp_cipher_ctx_st;  // EVP_CIPHER_CTX
 
 namespace slackline {
 
-// Beside its text, what a record has.
+// What a record has beside its text.
 constexpr size_t kRecordOverheadBytes = 4 + 16;
 
-// Of OpenSSL; it erases its key when it goes.
+// Frees a context of OpenSSL, which erases its key.
 struct FreeCipher {
   void operator()(evp_cipher_ctx_st* context) const;
 };

@@ -42,8 +42,9 @@ class Rendezvous {
   // keep_trying or the store returned.
   absl::StatusOr<std::vector<std::string>> Exchange(std::string value) const;
 
-  // The same for one value that `root` stores under a name of its own.
+  // Stores one value for all ranks, under a name of its own.
   absl::Status Put(const std::string& name, std::string value) const;
+  // Waits for what `root` Put() under that name. Errors as of Exchange().
   absl::StatusOr<std::string> Await(const std::string& name, Rank root) const;
 
   // "rank 1 of 4"
@@ -64,8 +65,8 @@ std::string RanksText(absl::Span<const int> ranks);
 // InvalidArgument names the option unless it is in [1 ms, 24 h].
 absl::Status CheckTimeout(const char* name, absl::Duration timeout);
 
-// The same for a rank outside [0, world_size), and a missing store if there are
-// several ranks.
+// InvalidArgument names a rank outside [0, world_size), or a missing store if
+// there are several ranks.
 absl::Status CheckGroup(Rank rank, int32_t world_size,
                         const RendezvousStore* store);
 

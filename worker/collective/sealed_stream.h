@@ -15,8 +15,8 @@ namespace slackline {
 // to know that nothing is missing has the other say so.
 class SealedStream final : public Stream {
  public:
-  // With the sealer and opener that have proven the keys. Both ends have the
-  // same bound for the text of a record, which both directions allocate.
+  // `sealer` and `opener` have proven the keys. Both ends have the same bound
+  // for the text of a record, which both directions allocate.
   SealedStream(Descriptor socket, RecordSealer sealer, RecordOpener opener,
                size_t text_bytes_max);
 

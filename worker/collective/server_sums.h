@@ -23,16 +23,16 @@ struct ServerSumsOptions {
   int32_t worker = 0;  // Rank in the job.
   Incarnation incarnation = 0;
   uint64_t run = 0;
-  uint64_t group = 0;  // As of the view.
-  // Of the job. Those of the first rank of the group count.
+  uint64_t group = 0;  // The view's.
+  // The job's servers. Those of the first rank of the group count.
   std::vector<wire::ServerMember> servers = {};
 };
 
-// For GroupOptions::sums. Connects to all shard threads of the servers that the
-// first rank has told, without waiting for them. A server that has ended fails
-// the operation as Unavailable after a second, one that does not answer within
-// the group's time-out as DeadlineExceeded; both name it. A lost rank is not
-// noticed here; that is the all-reduce's.
+// Makes a mesh for GroupOptions::sums. It connects to all shard threads of the
+// servers that the first rank has told, without waiting for them. A server that
+// has ended fails the operation as Unavailable after a second, one that does
+// not answer within the group's time-out as DeadlineExceeded; both name it. A
+// lost rank is not noticed here; that is the all-reduce's.
 std::unique_ptr<Mesh> MakeServerSums(const ServerSumsOptions& options);
 
 }  // namespace slackline

@@ -26,10 +26,10 @@ class Stream {
   };
   struct Outcome {
     Result result = Result::kBlocked;
-    // Of the caller's. May be 0 if the result is kMoved: a record went on and
-    // is not yet whole.
+    // So many of the caller's bytes have moved. May be 0 if the result is
+    // kMoved: a record went on and is not yet whole.
     size_t bytes = 0;
-    const char* reason = "";  // Of kFailed and kForged; as of strerror().
+    const char* reason = "";  // Why kFailed or kForged; as of strerror().
   };
 
   explicit Stream(Descriptor socket) : socket_(std::move(socket)) {}
@@ -41,8 +41,8 @@ class Stream {
   // this returns. Some of them may still wait in this stream, until further
   // calls, which may be with empty data, have sent them on.
   virtual Outcome Send(absl::Span<const std::byte> data) = 0;
-  // Whether bytes wait in this stream: poll for room and call Send(). Of the
-  // thread that sends.
+  // Whether bytes wait in this stream: poll for room and call Send(). The
+  // thread that sends asks.
   virtual bool has_unsent() const = 0;
 
   // Fills the front of `place`, which is not empty. What it does not report

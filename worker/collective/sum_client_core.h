@@ -30,25 +30,25 @@ class SumClientCore {
     int32_t rank = 0;
     int32_t ranks = 2;
     uint64_t run = 0;
-    uint64_t group = 0;  // As of the view.
-    // Of the shard threads that sum, for people. At least one; the same ones in
-    // the same order on all ranks.
+    uint64_t group = 0;  // The view's.
+    // Names of the shard threads that sum, for people. At least one; the same
+    // ones in the same order on all ranks.
     std::vector<std::string> threads = {};
     size_t piece_bytes = 256 << 10;  // At most kSumPieceBytesMax.
-    // Under way to one shard thread. One piece may exceed it when nothing else
-    // is.
+    // So much may be under way to one shard thread. One piece may exceed it
+    // when nothing else is.
     size_t window_bytes = 4 << 20;
-    // For a sum to come when others are late.
+    // How long a sum may take to come when others are late.
     absl::Duration timeout = absl::Minutes(1);
-    // Before a piece goes to a thread again that has not heard of the group, or
-    // whose queue was full.
+    // How long a piece waits before it goes again to a thread that has not
+    // heard of the group, or whose queue was full.
     absl::Duration retry_after = absl::Milliseconds(2);
     // A server that has ended is waited for so long: it is in the views that
     // the next group is made of until its lease runs out.
     absl::Duration gone_max = absl::Seconds(1);
   };
   struct Send {
-    size_t thread = 0;  // Of Options::threads.
+    size_t thread = 0;  // Index into Options::threads.
     Message message;
   };
   struct Effects {
@@ -78,7 +78,7 @@ class SumClientCore {
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;  // InfiniteFuture between operations.
 
-  // Under way to a thread, payload only.
+  // The payload that is under way to a thread.
   size_t bytes_in_flight(size_t thread) const {
     return links_[thread].bytes_in_flight;
   }
@@ -86,7 +86,7 @@ class SumClientCore {
  private:
   struct Link {                                      // To a shard thread.
     absl::Time gone_since = absl::InfiniteFuture();  // Nobody listens there.
-    // Of the present operation.
+    // These are of the present operation.
     std::deque<int32_t> to_send;  // Pieces.
     size_t bytes_in_flight = 0;
     int in_flight = 0;
@@ -107,7 +107,7 @@ class SumClientCore {
 
   const Options options_;
   std::vector<Link> links_;  // By thread.
-  // Of the present operation.
+  // These are of the present operation.
   int64_t number_ = 0;
   absl::Span<float> data_;
   int32_t missing_ = 0;             // Pieces; 0: no operation.

@@ -10,7 +10,7 @@
 
 namespace slackline {
 
-// What one rank has of them.
+// What one rank has of the connections.
 struct TcpConnections {
   std::vector<std::unique_ptr<Stream>> to_all;  // By rank; nullptr: this one.
   // The ring, in one direction each.

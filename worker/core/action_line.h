@@ -53,7 +53,7 @@ class ActionLine {
   // What a driver does whose program stands at a gather; it asks again after
   // it, and after every event. At most one of the two.
   struct AtGather {
-    // To be performed. Of an Evaluate the program does its part later.
+    // What to perform now. The program does its part of an Evaluate later.
     std::unique_ptr<const Action> action;
     // Not OK: the step that the program is in, or would be in next, cannot end,
     // and why. The line has forgotten it. The driver drops it and its group and

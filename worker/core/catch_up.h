@@ -17,14 +17,15 @@ struct Standing {
 };
 
 struct CatchUpPlan {
-  // That all have in the end; -1: nobody knows the job's parameters.
+  // All have it in the end; -1: nobody knows the job's parameters.
   Clock clock = -1;
   int root = 0;             // Index of the rank whose state counts.
   std::vector<bool> takes;  // By rank, whether it takes that state.
 };
-// By rank; at least one. The state of the first rank that is farthest counts;
-// values that a group has agreed on are farther than one's own, so nobody
-// takes a state under which a gradient of this clock was computed already.
+// `ranks` has one for each rank, and at least one. The state of the first rank
+// that is farthest counts; values that a group has agreed on are farther than
+// one's own, so nobody takes a state under which a gradient of this clock was
+// computed already.
 CatchUpPlan PlanCatchUp(absl::Span<const Standing> ranks);
 
 }  // namespace slackline

@@ -18,7 +18,7 @@ class ChangeTimes {
   void Begin(absl::Time now) {
     if (since_ == absl::InfiniteFuture()) since_ = now;
   }
-  // It steps again: what follows is another change.
+  // The worker steps again: what follows is another change.
   void End() { *this = ChangeTimes(); }
 
   void OnConnecting(absl::Time now) { connecting_since_ = now; }
@@ -30,7 +30,7 @@ class ChangeTimes {
     moved_.bytes += part.bytes;
     moved_.model_hash = part.model_hash;
   }
-  // The servers have all of it.
+  // The servers have the whole state.
   void OnGiven(absl::Time now) { transfer_ += now - moving_since_; }
   // The state of the servers was taken.
   void OnTaken(const worker_action::Moved& state, absl::Time now) {

@@ -24,16 +24,16 @@ class Evaluations {
   // The model of this clock, at which this worker begins, is evaluated by those
   // who made it: the job before this one, or the others by all-reduce.
   void BeginAfter(Clock clock) { evaluated_ = clock; }
-  // Between two steps it leaves clocks out.
+  // Between two steps the worker leaves clocks out.
   void OnSkip(Clock from);
-  // Since its last step it has left clocks out.
+  // The worker has left clocks out since its last step.
   bool has_skipped() const { return skipped_from_.has_value(); }
-  // It has done a step.
+  // The worker has done a step.
   void OnStep() { skipped_from_.reset(); }
 
   // Whether the model of this clock is to be evaluated; the job ends at `end`.
   bool IsDue(Clock clock, Clock end) const;
-  // The same, and counts it as evaluated.
+  // Whether IsDue(); if so, the model counts as evaluated.
   bool Begin(Clock clock, Clock end);
 
   // Whether an evaluation's model is to be written, because it meets a stop

@@ -38,7 +38,7 @@ class GroupSteps {
   // The view's group, of which worker `self` is one, is the worker's from here
   // on.
   worker_action::Connect ConnectTo(const View& view, Rank self, absl::Time now);
-  // The last one of ConnectTo().
+  // The group of the last ConnectTo().
   uint64_t group() const { return group_; }
   bool IsOf(const View& view) const { return view.proto().group() == group_; }
   // Why nothing that is under way in the group of this number can end; OK: it
@@ -62,11 +62,11 @@ class GroupSteps {
   // The worker has its part of the step. `again`: should the sum fail, the same
   // part counts in the next group.
   void OnComputed(Clock clock, bool again);
-  // It waits for the others' parts.
+  // The worker waits for the others' parts.
   bool waits_for_sum() const { return is_computed_; }
-  // Its part of this step is there, at the state that it has.
+  // The worker's part of this step is there, at the state that it has.
   bool HasComputed(Clock clock) const { return computed_ == clock; }
-  // It takes another state, from the servers.
+  // The worker takes another state, from the servers.
   void ForgetComputed() { computed_ = -1; }
 
   // Whose gradients had a NaN or an infinity, as ranks of workers, and a
@@ -92,8 +92,8 @@ class GroupSteps {
   std::vector<int32_t> ranks_;
   bool own_values_ = false;  // As in Standing.
   bool is_computed_ = false;
-  // Its part of this step is computed, at the state that it has now; -1: of
-  // none.
+  // The step of which the worker's part is computed, at the state that it has
+  // now; -1: none.
   Clock computed_ = -1;
   int failed_connects_ = 0;      // In a row.
   absl::Time connecting_since_;  // The last attempt.

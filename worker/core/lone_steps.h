@@ -18,7 +18,7 @@ namespace slackline {
 class LoneSteps {
  public:
   struct Options {
-    Clock steps_total = 0;     // At least 1. Of no use with `elastic`.
+    Clock steps_total = 0;     // At least 1. Not used with `elastic`.
     Clock evaluate_every = 1;  // Steps from one evaluation to the next.
     // Each step has its examples of these, and the job ends with the last one.
     std::optional<ElasticSampling> elastic = {};
@@ -42,7 +42,7 @@ class LoneSteps {
   std::optional<Task> Next();
   // The step that Next() gave last is not done yet.
   bool is_open() const { return is_open_; }
-  // Now it is.
+  // The step that Next() gave last is done.
   void OnStep();
 
   // Steps completed.
@@ -54,7 +54,7 @@ class LoneSteps {
   const Options options_;
   Evaluations evaluations_;
   Clock clock_ = 0;
-  int64_t position_ = 0;  // With elastic sampling: of the next example.
+  int64_t position_ = 0;  // The next example, with elastic sampling.
   bool is_open_ = false;
   bool concludes_ = false;
 };

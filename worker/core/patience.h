@@ -30,8 +30,8 @@ class Patience {
 
   // The worker begins.
   void Start(absl::Time now);
-  // At the beginning of a tick: returns the time in which the worker did not
-  // run. Deadlines that others keep are to be moved by it.
+  // A tick begins: returns the time in which the worker did not run. Deadlines
+  // that others keep are to be moved by it.
   absl::Duration Wake(absl::Time now);
   // Wake() is to be called by then.
   absl::Time NextWake() const { return awake_.NextRun(); }
@@ -43,13 +43,14 @@ class Patience {
   // Bytes that were pulled, and that are not acknowledged: another number than
   // last time is progress, and so is a pull that was answered.
   void SawBytes(uint64_t bytes, bool has_pulled, absl::Time now);
-  // It waits for this. The same worker at a later clock is progress.
+  // What this worker waits for. The same other worker at a later clock is
+  // progress.
   void SawOthers(const ClientWaiting& waiting, absl::Time now);
   // What it waits for has come nearer so long ago, and perhaps later than this
   // worker came further.
   void CameNearer(absl::Duration since_progress, absl::Time now);
 
-  // It came further last.
+  // When the worker came further last.
   absl::Time progress_at() const { return progress_at_; }
   // When it gives up waiting for others, if it does wait.
   absl::Time Deadline() const;
@@ -66,8 +67,8 @@ class Patience {
   AwakeClock awake_;
   absl::Time progress_at_;
   absl::Time view_at_;
-  uint64_t bytes_ = 0;  // As SawBytes() was told last.
-  // As a shard said last: for whom it waits, and that one's clock.
+  uint64_t bytes_ = 0;  // What SawBytes() was told last.
+  // For whom a shard said last that it waits, and that one's clock.
   std::pair<std::optional<Rank>, Clock> waited_for_;
   // When it looks next whether it waits for long.
   absl::Time tell_at_ = absl::InfinitePast();

@@ -24,10 +24,10 @@ class PhaseFollower {
     Clock begins_at = -1;
   };
   enum class Do {
-    kStep,       // Of the clock; see Decision::step.
-    kWait,       // For another view than this one; see Decision::waiting_for.
+    kStep,       // Do the step of the clock; see Decision::step.
+    kWait,       // Wait for another view than this; see Decision::waiting_for.
     kTakeState,  // PullState() at the clock, then TookState().
-    kConnect,    // As the view's group, then Connected().
+    kConnect,    // Connect as the view's group, then Connected().
     // Install Share() at the clock, then GaveState(). Until a pull of that
     // clock is answered, install Share() of every newer view, too: somebody may
     // die.
@@ -51,9 +51,9 @@ class PhaseFollower {
   // many there are), and would ask for the parameters of the next one. `view`
   // is RUNNING and has the worker.
   Decision Next(const View& view, Clock clock);
-  // For a worker that is held up in what Next() said last, and sees this view:
-  // what to tell the coordinator at once. Others may have stopped at their
-  // limits, so that the step cannot end before.
+  // What a worker that is held up in what Next() said last, and sees this view,
+  // tells the coordinator at once. Others may have stopped at their limits, so
+  // that the step cannot end before.
   std::vector<wire::Call> Promise(const View& view);
 
   // Over servers: the largest clock, at least `clock`, up to which the worker
@@ -78,12 +78,12 @@ class PhaseFollower {
   bool has_model_;
   uint64_t group_ = 0;
   uint64_t lost_group_ = 0;
-  Clock clock_;  // Of the last Next(), or at which it begins.
+  Clock clock_;  // The clock of the last Next(), or the first.
   uint64_t promised_change_ = 0;
   Clock limit_ = 0;
   Clock arrived_ = -1;       // Clock at which the coordinator was told.
   Clock entered_ = 0;        // Beginning of the phase that it was told of.
-  std::vector<bool> given_;  // By shard, since TookState().
+  std::vector<bool> given_;  // By shard: Share() had it since TookState().
 };
 
 // Whether a worker that the view has just got as a new member gets the model

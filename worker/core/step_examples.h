@@ -37,8 +37,8 @@ class StepExamples {
   // Where the worker is when it asks.
   struct Place {
     Clock clock = 0;
-    Clock end = 0;                  // Of the job.
-    bool is_done_together = false;  // As of TraitsOf() its step.
+    Clock end = 0;                  // The job's.
+    bool is_done_together = false;  // IsDoneTogether() of its step.
     // All its pushes are acknowledged.
     bool all_arrived = false;
   };
@@ -55,13 +55,15 @@ class StepExamples {
 
   bool elastic() const { return elastic_; }
 
-  // With elastic sampling: of the next step, or of the one that is done now.
+  // With elastic sampling, the examples of the next step, or of the one that is
+  // done now.
   const std::optional<ExampleRange>& examples() const { return examples_; }
   // The next step has what it needs.
   bool HasForStep() const { return !elastic_ || examples_.has_value(); }
   // There are no examples before a clock after this one.
   bool HasSkip(Clock clock) const { return skip_to_ > clock; }
-  // That clock. What the coordinator has said of it counts no more.
+  // The clock before which there are no examples, if HasSkip(). What the
+  // coordinator has said of it counts no more.
   std::optional<Clock> TakeSkip(Clock clock);
   void ForgetSkip() { skip_to_ = 0; }
   // What the coordinator has to know of the worker that has examples and is at
@@ -93,7 +95,7 @@ class StepExamples {
   const bool elastic_;
   std::optional<ExampleRange> examples_;
   uint64_t call_ = 0;      // It is not answered yet; 0: there is none.
-  Clock skip_to_ = 0;      // There are none before; 0: nobody said so.
+  Clock skip_to_ = 0;      // There are no examples before; 0: nobody said so.
   Clock asked_at_ = 0;     // The clock that the coordinator was told.
   bool none_now_ = false;  // None until this worker's gradients have arrived.
   int64_t given_ = 0;      // Ranges of examples that it got.

@@ -41,21 +41,23 @@ class StepPulls {
   // ---- The open pull. There is none when one of these is called.
 
   void Join(const Client& client);
-  // Parameters for `clock`, for a worker that has pushed its gradients of the
-  // clocks before `own_clock`.
+  // Asks for parameters for `clock`, for a worker that has pushed its gradients
+  // of the clocks before `own_clock`.
   void Ask(const Client& client, Clock clock, Clock own_clock);
-  // The same for `clock`, each shard behind its gradient of the clock before.
+  // Asks for parameters for `clock`, each shard behind its gradient of the
+  // clock before.
   void AskBehindPushes(ClientCore& client, Clock clock);
-  // Everything, for the worker to go on with by itself.
+  // Asks for everything, for the worker to go on with by itself.
   void AskToTakeState(const Client& client, Clock clock);
-  // The final model.
+  // Asks for the final model.
   void AskModel(const Client& client, Clock clock);
 
   bool is_open() const { return pull_id_ != 0; }
   uint64_t id() const { return pull_id_; }
-  // It was answered.
+  // The open pull was answered.
   void Close() { pull_id_ = 0; }
-  // Its answer, or the last one, has this worker's pushes before `clock`.
+  // The open pull's answer, or the last one, has this worker's pushes before
+  // `clock`.
   bool HasOwn(Clock clock) const { return pulled_own_ >= clock; }
 
   // ---- Parameters of the next step that have come and are not used yet

@@ -26,8 +26,9 @@ class StepTables {
     return has_come_.empty() || has_come_.at(static_cast<size_t>(table));
   }
   void Take(const TableValues& values);
-  // Those that have not come; Complete() says that they have all come.
+  // The tables that have not come.
   std::vector<TableId> Missing() const;
+  // All tables have come.
   void Complete() { has_come_.clear(); }
   // While the step waits for tables, a newer view may split shards in two: what
   // has come counts for what is split off it.

@@ -33,7 +33,7 @@ struct Compute {
   // Null: they come in Effects::tables, from here on, each table once, and
   // OnGradient() of a table after that.
   PulledParameters parameters;
-  // With elastic sampling: of these examples.
+  // The examples of the step, with elastic sampling.
   std::optional<ExampleRange> examples = {};
   // When all gradients of the steps before were acknowledged; InfinitePast
   // if they are not yet.
@@ -47,7 +47,7 @@ struct Reduce {
   // This worker has computed its part already, at the state that it still
   // has, and only the sum failed: the same gradients count.
   bool again = false;
-  // With elastic sampling: of these examples.
+  // The examples of the step, with elastic sampling.
   std::optional<ExampleRange> examples = {};
   // There are no examples for this worker: it takes part without a gradient.
   bool empty = false;
@@ -88,7 +88,7 @@ struct ReadState {
 // and keep the copy beside what comes next. Has no event; once the part is on
 // the disk, or cannot be there, OnCutPart() says so.
 struct KeepState {
-  int32_t cut = 0;  // Its number.
+  int32_t cut = 0;  // The cut's number.
   Clock clock = 0;
 };
 // The worker is where a checkpoint has it, between two steps: write down what
@@ -97,8 +97,8 @@ struct KeepState {
 // core. Has no event; OnCutPart() says what has become of it. Only with
 // join.keeps_state.
 struct KeepProgram {
-  int32_t cut = 0;    // Its number.
-  Clock clock = 0;    // Of this worker.
+  int32_t cut = 0;    // The cut's number.
+  Clock clock = 0;    // This worker's.
   bool last = false;  // No step comes after it.
 };
 // Evaluate the final model (these parameters, or without them those of the
@@ -147,7 +147,7 @@ struct Reduced {
 
 // What has gone from servers to this worker, or from it to them.
 struct Moved {
-  int64_t bytes = 0;        // Of the state.
+  int64_t bytes = 0;        // The state's.
   uint64_t model_hash = 0;  // ModelHash() of the state.
 };
 

@@ -80,7 +80,7 @@ class WorkerCore {
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
   // As MemberCore::OnLinks().
   void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
-  // As of MemberCore.
+  // As MemberCore::AnswerInspection().
   void AnswerInspection(wire::Inspected inspected, Payload frame,
                         absl::Time now, Effects* effects);
   // Repeats what has waited too long, and lets deadlines run out. Call it at
@@ -197,9 +197,10 @@ class WorkerCore {
   // WhyGroupIsOver() of the step by all-reduce that the worker is in; OK also
   // if it is in none. ActionLine asks for a program that stands at a gather.
   absl::Status WhyStepIsLost() const;
-  // It has done its last step, and its program has not asked what comes next.
+  // The worker has done its last step, and its program has not asked what comes
+  // next.
   bool has_trained() const { return state_ == State::kTrained; }
-  // As of PhaseFollower.
+  // As PhaseFollower::has_model().
   bool has_model() const { return steps_.has_model(); }
   run::WorkerStats Stats(absl::Time now) const;
   run::WorkerProgress Progress(absl::Time now) const;
@@ -233,8 +234,8 @@ class WorkerCore {
               Effects* effects);
   void OnAnswer(MemberCore::CallResult answer, absl::Time now,
                 Effects* effects);
-  // At the beginning of OnTick(): time in which this worker itself did not run
-  // is no time in which it waited.
+  // OnTick() begins: time in which this worker itself did not run is no time in
+  // which it waited.
   void Wake(absl::Time now);
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
@@ -242,7 +243,7 @@ class WorkerCore {
   // and more rarely.
   void SayForWhomItWaits(absl::Time now, Effects* effects);
 
-  // Its steps are done, and its program has asked for what comes next.
+  // The worker's steps are done, and its program has asked for what comes next.
   void Leave(const WorkerParts& parts);
   // In kDone: the chief concludes the job when all have left.
   void ConcludeIfDue(const WorkerParts& parts);

@@ -15,7 +15,7 @@ struct WorkerCoreOptions {
   MemberCore::Options member;  // Its join is a worker's.
   ClientCore::Options client;  // Who we are is filled in.
   Clock evaluate_every = 1;    // Steps from one evaluation to the next.
-  bool pull_ahead = false;     // As config::Sync.
+  bool pull_ahead = false;     // As in config::Sync.
   // Steps over servers begin when the first table has come; the driver waits
   // for each of the others where it needs it (Effects::tables).
   bool step_by_table = false;
@@ -25,7 +25,7 @@ struct WorkerCoreOptions {
   // The process was a member of the job before, and was given up though it
   // lives.
   bool joins_again = false;
-  // For others, without any sign of progress.
+  // How long others are waited for without any sign of progress.
   absl::Duration wait_timeout = absl::Seconds(120);
   // How long writing the final model is tried again, and how often.
   absl::Duration save_timeout = absl::Minutes(10);

@@ -84,7 +84,7 @@ struct WorkerParts {
   const View& view() const { return *member.view(); }
   bool IsChief() const;
 
-  // Is a sign of progress.
+  // Entering a stage is a sign of progress.
   void Enter(WorkerStage next) const;
   void Act(worker_action::Action action) const {
     effects.actions.push_back(std::move(action));
@@ -96,11 +96,11 @@ struct WorkerParts {
 
   // Calls the coordinator, and returns the call's id.
   uint64_t Call(wire::Call call) const;
-  // The same for a call whose answer does not matter.
+  // Calls the coordinator; the answer does not matter.
   void Notify(wire::Call call) const;
   // Tells the coordinator at once where the worker is, with these statistics.
   void SendHeartbeat(const run::WorkerStats& stats) const;
-  // Of a call of the client, which sends and does nothing else.
+  // Sends what comes of a call of the client, which does nothing else.
   void Send(const ClientCore& client, ClientCore::Effects sent) const;
 };
 
@@ -108,7 +108,7 @@ struct WorkerParts {
 inline bool IsOver(WorkerStage state) {
   return state == WorkerStage::kLeaving || state == WorkerStage::kEnded;
 }
-// It does something with its group that a loss of the group ends.
+// The worker does something with its group that a loss of the group ends.
 inline bool IsInGroup(WorkerStage state) {
   return state == WorkerStage::kConnecting ||
          state == WorkerStage::kCatchingUp || state == WorkerStage::kReducing;

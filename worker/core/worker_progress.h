@@ -20,7 +20,7 @@ struct WorkerWhereabouts {
   bool waits_for_sum = false;
   const std::string& waiting_for;   // In kWaiting: completes "waits for ...".
   const std::string& save_failure;  // In kSaving.
-  absl::Time progress_at;           // It came further last.
+  absl::Time progress_at;           // When it came further last.
   const ClientCore* client;         // nullptr: the job does not run yet.
   const View* view;                 // nullptr: there is none yet.
 };
@@ -29,7 +29,7 @@ struct WorkerWhereabouts {
 // so that it may give up.
 bool WaitsForOthers(WorkerStage state, WorkerNeed need);
 
-// Of a worker that waits for others: completes "waits for ...".
+// Completes "waits for ..." for a worker that waits for others.
 std::string WaitingText(const WorkerWhereabouts& at, absl::Time now);
 
 run::WorkerProgress ProgressOf(const WorkerWhereabouts& at, absl::Time now);

@@ -91,8 +91,8 @@ class WorkerSteps {
 
   // ---- The program
 
-  // It asks what comes next. Each of its steps, and each step that is lost,
-  // takes that back.
+  // The program asks what comes next. Each of its steps, and each step that is
+  // lost, takes that back.
   void OnAsked() { asked_ = true; }
   bool is_asked() const { return asked_; }
   void OnGather(uint64_t call) { place_.OnGather(call); }
@@ -104,10 +104,10 @@ class WorkerSteps {
 
   // ---- What is due
 
-  // What has waited for the end of a gather.
+  // Tells the coordinator what has waited for the end of a gather.
   void SayWhereItGoesOn(const WorkerParts& parts);
-  // Of the group that was lost last. To be called when lost_group_due() is
-  // over.
+  // Says what there is to say of the group that was lost last. To be called
+  // when lost_group_due() is over.
   void TellGroupLost(const WorkerParts& parts);
   absl::Time lost_group_due() const { return group_.tell_at(); }
   // This worker, which is the chief, evaluates and writes the final model.
@@ -117,7 +117,7 @@ class WorkerSteps {
 
   // Steps completed; -1: the group knows.
   Clock clock() const { return clock_; }
-  // As of PhaseFollower.
+  // As PhaseFollower::has_model().
   bool has_model() const {
     return follower_.has_value() && follower_->has_model();
   }
@@ -128,7 +128,7 @@ class WorkerSteps {
   }
   // The group that it is in, or connects to, or was in last.
   uint64_t group() const { return group_.group(); }
-  // In a step by all-reduce it waits for the others' parts.
+  // The worker waits for the others' parts, in a step by all-reduce.
   bool waits_for_sum() const { return group_.waits_for_sum(); }
   // In kWaiting: completes "waits for ...".
   const std::string& waiting_for() const { return waiting_for_; }
@@ -190,7 +190,7 @@ class WorkerSteps {
   // ---- By all-reduce, and between it and servers
 
   void StepByAllReduce(const WorkerParts& parts);
-  // As of worker_action::Reduce.
+  // As worker_action::Reduce::keeps_model.
   bool KeepsModel(const View& view) const;
   void BeginConnecting(const WorkerParts& parts);
   void ReadShare(const WorkerParts& parts);
@@ -200,7 +200,7 @@ class WorkerSteps {
   std::optional<ClientCore> client_;       // Once the job runs.
   std::optional<PhaseFollower> follower_;  // Once the job runs.
   Clock clock_ = 0;                        // As clock() says.
-  StepKind step_{};  // Of the step that is open, is due, or was done last.
+  StepKind step_{};  // The kind of the step that is open, due, or done last.
   StepPulls pulls_;
   StepTables tables_;
   StepExamples step_examples_;
@@ -209,9 +209,9 @@ class WorkerSteps {
   Evaluations evaluations_;
   CutDuties cut_duties_;
   ChangeTimes change_times_;
-  bool loss_was_finite_ = true;  // Of the step before.
+  bool loss_was_finite_ = true;  // The loss of the step before.
   bool asked_ = false;           // As OnAsked() says.
-  uint64_t waited_view_ = 0;     // In kWaiting: a newer one is waited for.
+  uint64_t waited_view_ = 0;     // In kWaiting: it waits for a newer view.
   std::string waiting_for_;
 };
 

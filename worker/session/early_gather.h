@@ -28,7 +28,7 @@ namespace slackline {
 class EarlyGather {
  public:
   struct Options {
-    config::ClusterConfig config;  // Of LoadJobConfig().
+    config::ClusterConfig config;  // From LoadJobConfig().
     Rank rank{};
     TimeSource time;
   };

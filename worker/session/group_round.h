@@ -53,7 +53,7 @@ class GroupRound : public StepRound {
 
   StepKind kind() const override { return StepKind::kAllReduce; }
   bool on_device() const override { return parameters_.gpu().has_value(); }
-  // As in backward, so that sums begin at once.
+  // Backward ends with the first table, so sums begin at once.
   bool last_table_first() const override { return true; }
   absl::Status Add(Clock clock, TableId table, const Payload& gradient,
                    const StepOptions& options) override;
@@ -83,7 +83,7 @@ class GroupRound : public StepRound {
   // The step that is under way in the group is lost: drops the group and tells
   // the core.
   void Lose(const absl::Status& why);
-  // With an error the others notice that this worker goes.
+  // Drops the group. With an error the others notice that this worker goes.
   void Drop(const absl::Status& why);
 
  private:

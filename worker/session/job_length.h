@@ -14,13 +14,13 @@ namespace slackline {
 LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
                                             int64_t steps_per_epoch);
 
-// The same with elastic sampling of `examples` in batches of up to
-// `batch_size` by so many workers, each at least 1: steps are those of workers
-// that keep pace.
 struct ElasticLength {
   LearningRateSchedule::JobLength length;
   ElasticSampling elastic;
 };
+// JobLengthOf() with elastic sampling of `examples` in batches of up to
+// `batch_size` by so many workers, each at least 1: steps are those of workers
+// that keep pace.
 ElasticLength ElasticLengthOf(const config::Train& train, int64_t examples,
                               int64_t batch_size, int64_t workers);
 

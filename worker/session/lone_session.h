@@ -45,13 +45,14 @@ class LoneSession {
   const absl::Status& ending() const { return ending_; }
 
   struct Gradient {
-    // As many as the table has; null: its optimizer does nothing in this step.
+    // As many as the table has elements; null: its optimizer does nothing in
+    // this step.
     const float* values = nullptr;
     StepOptions options = {};
   };
-  // One for each table. InvalidArgument names the table and what does not fit
-  // as of Session::Gradient(); nothing happened. Else what ending() says. A
-  // step that is finished already stays as it is.
+  // `gradients` has one for each table. InvalidArgument names the table and
+  // what does not fit as of Session::Gradient(); nothing happened. Else what
+  // ending() says. A step that is finished already stays as it is.
   absl::Status FinishStep(absl::Span<const Gradient> gradients);
 
   // A copy of what the optimizer keeps of each table.

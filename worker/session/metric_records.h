@@ -14,7 +14,7 @@ namespace slackline {
 Clock TrainRecordInterval(int64_t steps_per_epoch);
 Clock EvaluationInterval(const config::Train& train, int64_t steps_per_epoch);
 
-// Without rank, time and figures.
+// The record of an evaluation, without rank, time and figures.
 run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch);
 
 }  // namespace slackline

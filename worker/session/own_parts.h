@@ -29,7 +29,7 @@ class OwnParts {
  public:
   struct Options {
     const config::ClusterConfig& config;
-    std::string out;  // As Session::Options.
+    std::string out;  // As Session::Options::out.
     Rank rank{};
     bool keeps_state = false;  // The program has state of its own.
     TimelineTrack* track = nullptr;
@@ -38,11 +38,12 @@ class OwnParts {
   OwnParts(const Options& options, WorkerLoop* loop,
            const ParameterMemory* parameters);
 
-  // By all-reduce: copies the model of step `clock`, and writes the copy.
+  // Copies the model of step `clock`, which is by all-reduce, and writes the
+  // copy.
   void WriteState(int32_t cut, Clock clock, Replica& replica);
 
-  // What no other worker has. If the program has state of its own it is written
-  // once Kept() has been called with that.
+  // Writes what no other worker has; if the program has state of its own, once
+  // Kept() has been called with that.
   void WriteOwn(const WorkerCore::KeepProgram& keep,
                 std::vector<GradientCompressor::Residual> residuals);
   // The cut for which the program is to be asked for its state, once: when it
@@ -59,7 +60,7 @@ class OwnParts {
       GradientCompressor* compressor);
 
  private:
-  // Waits for the program's state.
+  // A part that waits for the program's state.
   struct Waiting {
     WorkerCore::KeepProgram keep;
     std::vector<GradientCompressor::Residual> residuals;
@@ -71,7 +72,7 @@ class OwnParts {
              const absl::StatusOr<std::optional<std::string>>& program);
   absl::Status BeginWith(const std::vector<ShardState>& residuals,
                          GradientCompressor* compressor) const;
-  // In which the parts of a cut are collected.
+  // The folder in which the parts of a cut are collected.
   absl::StatusOr<std::string> FolderOf(int32_t cut) const;
   void Tell(const wire::CutPart& part);
   PartWriter& writer();

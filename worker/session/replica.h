@@ -94,9 +94,9 @@ class Replica {
                                         bool* group_failed) {
     return Finish(group, clock, std::nullopt, group_failed);
   }
-  // The same where not every rank has a gradient: the mean is over those that
-  // `count`, with the options of the lowest one; without any the step
-  // changes nothing. The ranks tell each other.
+  // FinishStep() where not every rank has a gradient: the mean is over the
+  // ranks that say `counts`, with the options of the lowest one; without any
+  // the step changes nothing. The ranks tell each other.
   absl::StatusOr<StepResult> FinishStepOfSome(Collective& group, Clock clock,
                                               bool counts, bool* group_failed) {
     return Finish(group, clock, counts, group_failed);
@@ -111,7 +111,7 @@ class Replica {
   // `*group_failed` tells whether it is the group that failed, and then nothing
   // has changed here.
   struct CaughtUp {
-    Clock clock = 0;  // That all have.
+    Clock clock = 0;  // All have it.
     bool took_state = false;
   };
   absl::StatusOr<CaughtUp> CatchUp(Collective& group, const Standing& standing,
@@ -132,7 +132,7 @@ class Replica {
           std::unique_ptr<FloatMemory> memory,
           GradientBuckets::Options bucket_options, GradientBuckets buckets,
           std::shared_ptr<const View> view);
-  struct Range {  // Of one shard.
+  struct Range {  // One shard's memory.
     absl::Span<float> values;
     std::vector<absl::Span<float>> slots;
   };
@@ -168,8 +168,9 @@ class Replica {
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
   std::map<TableId, FloatMemory::Array> zeros_;         // Made when used.
-  // Of the present step: this worker's gradients, and what the group does.
+  // This worker's gradients of the present step.
   std::vector<Gradient> own_;
+  // The group's operations of the present step.
   std::vector<Collective::Ticket> tickets_;
 };
 

@@ -15,7 +15,7 @@ class RunReport {
   struct Options {
     Rank rank{};
     int64_t steps_per_epoch = 0;
-    TimelineTrack* track = nullptr;  // As of StepClock.
+    TimelineTrack* track = nullptr;  // StepClock's.
   };
   RunReport(const Options& options, WorkerLoop* loop);  // Not owned.
 
@@ -30,7 +30,8 @@ class RunReport {
   // `clock` steps count as complete, the last ones without having been done; or
   // this worker begins there.
   void SkippedTo(Clock clock);
-  // Of the step that is open, or of the one that is next. StepDone() ends it.
+  // The time of the step that is open, or of the one that is next. StepDone()
+  // ends it.
   StepClock& time() { return time_; }
   void AddComputeSeconds(double seconds);
   void AddWaitSeconds(double seconds);
@@ -47,7 +48,7 @@ class RunReport {
   StepClock time_;
   bool any_loss_ = false;
   Clock record_every_;
-  bool record_due_ = false;  // Its clock was skipped.
+  bool record_due_ = false;  // The clock of a record was skipped.
   Clock clock_ = 0;          // Steps that are complete, or count as such.
   struct Mean {
     int64_t count = 0;
@@ -55,7 +56,7 @@ class RunReport {
     void Add(double value);
     double value() const { return sum / static_cast<double>(count); }
   };
-  // Since the last record.
+  // What came since the last record.
   int64_t examples_ = 0;
   Mean loss_;
   std::map<std::string, Mean> values_;

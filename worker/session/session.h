@@ -62,16 +62,16 @@ class WorkerLoop;
 class Session {
  public:
   struct Options {
-    config::ClusterConfig config;  // Of LoadJobConfig().
+    config::ClusterConfig config;  // From LoadJobConfig().
     Rank rank{};                   // A worker of the config.
     TimeSource time;
     std::string out;  // Folder for the final model; empty: not written.
-    // The same on all workers, as the tables are.
+    // All workers have the same length, as they have the same tables.
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;  // Examples in a step of this worker, for reports.
     std::string data;        // What is trained on, for people.
-    // Of the examples; all workers of a job have the same (DataHash). Empty: it
-    // is not known, and not compared.
+    // The hash of the examples, which all workers of a job have in common
+    // (DataHash). Empty: it is not known, and not compared.
     std::string data_hash = {};
     // Each step is given its examples, of these; `length` is then that of
     // workers that keep pace (job_length.h).
@@ -128,7 +128,7 @@ class Session {
     bool on_device = false;
     // Gradients that are all there are best handed over in this order.
     bool last_table_first = false;
-    // With Options::elastic: of which examples. Else those of the clock.
+    // The step's examples with Options::elastic. Else they are the clock's.
     std::optional<ExampleRange> examples = {};
     // The parameters come table by table: see WaitFor(). Only with
     // Options::step_by_table, and where that is of use.
@@ -236,7 +236,7 @@ class Session {
   // is above 0.
   struct GatherCall {
     uint64_t place = 0;
-    uint32_t number = 0;  // Of several at one place, from 0.
+    uint32_t number = 0;  // Counts gathers at one place, from 0.
   };
   struct Gathered {
     std::vector<int32_t> ranks;  // Ascending: those that took part.
@@ -287,14 +287,15 @@ class Session {
   // `traceback`, of several lines, goes into the summary of the run; may be
   // empty.
   void Fail(const absl::Status& why, const std::string& traceback = "");
-  // The same, and the job ends, whether or not it could do without this worker.
+  // As Fail(), and the job ends, whether or not it could do without this
+  // worker.
   void StopJob(const absl::Status& why, const std::string& traceback = "");
   // The process will have to end soon: asks for a checkpoint, after which the
   // job ends (docs/manual/checkpoints.md), and goes on until then. As
   // Interrupt() before the job is joined for the first time, and if its
   // coordinator is not heard.
   void Suspend(const std::string& reason);
-  // As a user's wish: Fail() with Cancelled, now and in every later life.
+  // Fail() with Cancelled, now and in every later life, by a user's wish.
   void Interrupt(const std::string& reason);
   // The time by which the job lives. It is no time of day.
   absl::Time Now() const { return options_.time.Now(); }
@@ -329,11 +330,12 @@ class Session {
   std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
   bool over_ = false;
   absl::Status ending_;
-  std::vector<TableState> initial_state_;  // Until a step is done.
-  bool begun_ = false;                     // With the first action of a life.
+  // BeginWith()'s, until a step is done.
+  std::vector<TableState> initial_state_;
+  bool begun_ = false;  // A life has had its first action.
 
   mutable Mutex mutex_;
-  // Of life_; null without one.
+  // The loop of life_; null without one.
   std::shared_ptr<WorkerLoop> loop_ ABSL_GUARDED_BY(mutex_);
   std::string interrupted_ ABSL_GUARDED_BY(mutex_);  // Why.
   // Why a life asks for a checkpoint and the end of the job: the next one, too,

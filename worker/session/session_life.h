@@ -34,7 +34,7 @@ namespace slackline {
 struct Session::Parts {
   WorkerProcess self;
   LearningRateSchedule schedule;
-  GradientCompressor compressor;  // As each life begins with it.
+  GradientCompressor compressor;  // Each life begins with a copy.
   Lanes lanes;
   WorkerLoop::Options loop;
 };
@@ -45,8 +45,8 @@ struct Session::Life {
   struct OpenStep {
     Clock clock = 0;
     StepRound* round = nullptr;
-    absl::Time begin;                  // Sleeping included.
-    absl::Time computing;              // Without it.
+    absl::Time begin;                  // When it began, sleeping included.
+    absl::Time computing;              // When it began, sleeping left out.
     std::vector<bool> has_parameters;  // By table.
     std::vector<bool> has_gradient;    // By table.
     absl::Duration waited;             // For parameters, since it began.
@@ -160,7 +160,7 @@ struct Session::Life {
   GradientCompressor compressor;
   RunReport report;
   Pacer pacer;
-  std::optional<absl::Time> running_since;  // As this worker has learned of it.
+  std::optional<absl::Time> running_since;  // When the first action came.
   absl::Duration last_compute;              // Without sleeping.
   absl::Duration waited;                    // For the last action.
   Clock clock = 0;                          // The largest that was reported.
@@ -171,7 +171,7 @@ struct Session::Life {
   // What a step can be.
   ServerRound over_servers;
   GroupRound by_group;
-  run::Result result;        // Of the final model.
+  run::Result result;        // The final model's.
   std::string final_scores;  // For people; ends with a comma if there are any.
   OwnParts own_parts;        // Ends first: it tells the loop.
 };

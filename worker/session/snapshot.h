@@ -13,9 +13,9 @@ namespace slackline {
 // pieces with others costs nothing.
 using Snapshot = std::vector<std::vector<Payload>>;
 
-// What was pulled.
+// The snapshot of what was pulled.
 Snapshot SnapshotOf(const PullResult& pulled);
-// The same of values by shard id, as `view` splits the tables.
+// The snapshot of values by shard id, as `view` splits the tables.
 Snapshot SnapshotOf(const View& view, absl::Span<const Payload> values);
 
 // Replaces the parameters, first table first. Sizes that differ are fatal.

@@ -17,7 +17,7 @@ namespace slackline {
 
 class StepClock {
  public:
-  // `track` of the thread; nullptr: there is none. Outlives this.
+  // The thread's `track`; nullptr: there is none. Outlives this.
   explicit StepClock(TimelineTrack* track = nullptr) : track_(track) {}
 
   // The thread stood still.
@@ -30,31 +30,31 @@ class StepClock {
   // Time counts from now on. Without effect after the first call.
   void Start(absl::Time now);
 
-  // Of the step whose time begins, or goes on: for the timeline.
+  // The clock of the step whose time begins, or goes on: for the timeline.
   void SetClock(Clock clock) { clock_ = clock; }
 
-  // Until now it was computing.
+  // The thread was computing until now.
   void Computed(absl::Time now);
-  // Since the last call of any of these, until now.
+  // The thread did this since the last call of any of these, until now.
   void Waited(absl::Time now) { Spend(&Times::waiting, now); }
   void Pushed(absl::Time now) { Spend(&Times::pushing, now); }
   void Pulled(absl::Time now) { Spend(&Times::pulling, now); }
   void Reduced(absl::Time now) { Spend(&Times::reducing, now); }
-  // Of what was computing, so much was something else: at its beginning, and at
-  // its end, where pushing comes before reducing.
+  // So much of the computing was something else: at its beginning, and at its
+  // end, where pushing comes before reducing.
   void WasLoading(absl::Duration time);
   void WasPushing(absl::Duration time);
   void WasReducing(absl::Duration time);
 
-  // There was nothing to do until now: for what, Granted() or EndBlocked()
-  // says, of the longest such time in a step.
+  // There was nothing to do until now. Granted() or EndIdle() says what the
+  // longest such time in a step was for.
   void Idled(absl::Time now);
-  // It was for parameters, which are there now. `parked` as of their pull;
-  // `acknowledged`: when all gradients before them were.
+  // The longest idle time was for parameters, which are there now. `parked` as
+  // of their pull; `acknowledged`: when all gradients before them were.
   void Granted(const ParkedTime& parked, absl::Time acknowledged);
-  // It was for other workers.
+  // The longest idle time was for other workers.
   void EndIdle();
-  // Waited for parameters until now, in a step.
+  // The thread waited for parameters until now, in a step.
   void PulledBehind(const ParkedTime& parked, absl::Time now);
 
   // The step is done: its time goes to `stats`.
@@ -79,7 +79,7 @@ class StepClock {
   void Spend(absl::Duration Times::*phase, absl::Time now);
   void Split(const Blocked& blocked, const ParkedTime& parked,
              absl::Time acknowledged);
-  // To the timeline.
+  // Adds a span of time to the timeline.
   void Record(const char* name, absl::Time from, absl::Time until);
   void RecordComputing();
   void RecordSplit(const Blocked& blocked, const ParkedTime& parked,
@@ -87,7 +87,7 @@ class StepClock {
 
   bool started_ = false;
   absl::Time mark_;  // Up to then the time is in times_.
-  Times times_;      // Of the present step.
+  Times times_;      // The present step's.
   Blocked idle_;     // The longest time of the step, not in times_ yet.
   RecentSteps recent_;
 

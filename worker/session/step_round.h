@@ -32,8 +32,8 @@ class StepRound {
   virtual StepKind kind() const = 0;
   // Gradients stay on the worker's GPU; else they come to the host.
   virtual bool on_device() const { return false; }
-  // In which order gradients that are all there are best handed over. Over
-  // servers the first table is first: forward needs its new values first.
+  // Whether gradients that are all there are best handed over last table first.
+  // Over servers the first table is first: forward needs its new values first.
   virtual bool last_table_first() const { return false; }
 
   // The whole gradient of a table, as of Session::Gradient(), which has looked

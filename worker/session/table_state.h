@@ -14,7 +14,7 @@
 
 namespace slackline {
 
-// Of one table.
+// What the optimizer keeps of one table.
 struct TableState {
   // So many were applied: for the next one t of Adam is one more.
   int64_t updates = 0;
@@ -29,8 +29,8 @@ absl::Status CheckTableStates(absl::Span<const TableState> states,
                               absl::Span<const wire::Table> tables,
                               const config::ClusterConfig& config);
 
-// Of an answer to ClientCore::PullState(). The updates are those of the table's
-// shard that has most.
+// The states in an answer to ClientCore::PullState(). The updates are those of
+// the table's shard that has most.
 std::vector<TableState> TableStatesOf(const PullResult& pulled);
 
 }  // namespace slackline

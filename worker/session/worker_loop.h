@@ -55,7 +55,7 @@ class WorkerLoop {
     HealthBoard* health = nullptr;
     // What users may ask this process.
     Inspector::Sources inspection = {};
-    // Of the messages; nullptr: there is none. Outlives the loop.
+    // The messages' track; nullptr: there is none. Outlives the loop.
     TimelineTrack* track = nullptr;
   };
 
@@ -107,7 +107,7 @@ class WorkerLoop {
   // FailedPrecondition if the coordinator refuses.
   absl::StatusOr<MemberCore::CallResult> Call(wire::Call call, Payload value,
                                               absl::Duration wait_max);
-  // The same in two steps; DeadlineExceeded allows to wait again.
+  // Call() in two steps; DeadlineExceeded allows to wait again.
   uint64_t StartCall(wire::Call call, Payload value);
   absl::StatusOr<MemberCore::CallResult> WaitCall(uint64_t call,
                                                   absl::Duration wait_max);
@@ -155,7 +155,7 @@ class WorkerLoop {
     event(core_, Now(), &effects);
     Take(&effects);
   }
-  // Of who has the turn, and sends what comes of it.
+  // Whoever has the turn calls this, and sends what comes of it.
   template <typename Event>
   void HandleInTurn(const Event& event) {
     const MutexLock lock(mutex_);
@@ -197,27 +197,27 @@ class WorkerLoop {
     }
 
     std::thread::id driver;     // Nobody: no thread.
-    int64_t trainer_turns = 0;  // In which the trainer thread waited.
-    // Of the communication thread: it is to take the turn at once; it does
-    // nothing until the turn is free; and something has come for another
-    // thread.
+    int64_t trainer_turns = 0;  // Turns in which the trainer thread waited.
+    // The communication thread is to take the turn at once.
     bool comm_wanted = false;
+    // The communication thread does nothing until the turn is free.
     bool comm_rests = false;
-    bool told_news = false;
+    bool told_news = false;  // Something has come for another thread.
     std::condition_variable changed;
   };
   // Sends what there is to be sent, here or on another thread. Lets go of the
   // mutex meanwhile.
   void SendSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the trainer thread, in a loop, with EndWait() behind it: until something
-  // may have changed. Lets go of the mutex meanwhile.
+  // The trainer thread waits until something may have changed, in a loop, with
+  // EndWait() behind it. Lets go of the mutex meanwhile.
   void WaitForChange(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Communication thread.
   void Run();
 
-  // Of who has the turn. Drive() returns when messages came, or it is time for
-  // something, or another thread wants it to. False: it is of no use any more.
+  // Whoever has the turn calls these. Drive() returns when messages came, or it
+  // is time for something, or another thread wants it to. False: it is of no
+  // use any more.
   bool Drive();
   void SendAll();
   void ReceiveFromCoordinator();
@@ -231,7 +231,7 @@ class WorkerLoop {
 
   const Options options_;
 
-  // Of who has the turn.
+  // Whoever has the turn uses these.
   absl::Time next_health_ = absl::InfinitePast();
   Incarnation incarnation_ = 0;  // As shard threads know this worker.
   Transport& to_coordinator_transport_;
@@ -252,7 +252,7 @@ class WorkerLoop {
       ABSL_GUARDED_BY(mutex_);
   uint64_t abort_group_ ABSL_GUARDED_BY(mutex_) = 0;
   std::function<void(const absl::Status&)> abort_ ABSL_GUARDED_BY(mutex_);
-  // Of the step that the trainer is at; those that it has not waited for yet.
+  // The tables of the trainer's step that it has not waited for yet.
   std::map<TableId, TableValues> tables_ ABSL_GUARDED_BY(mutex_);
   // What was answered to AskState().
   WorkerCore::Parameters state_ ABSL_GUARDED_BY(mutex_);
