@@ -68,6 +68,7 @@ std::optional<double> Optimizer::momentum() const {
 std::string Optimizer::FaultOfMomentum(double momentum) const {
   if (!this->momentum().has_value())
     return "the optimizer has none that a step may change";
+  if (momentum == this->momentum()) return "";
   const bool above_zero = rule_->momentum_is_above_zero;
   const auto as_float = static_cast<float>(momentum);
   // A NaN is neither.

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/algorithm/container.h"
+#include "common/program_place.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
@@ -12,7 +13,6 @@
 #include "tests/sim/job/sim_rows.h"
 #include "tests/sim/sim_server.h"
 #include "worker/core/catch_up.h"
-#include "worker/core/program_place.h"
 
 namespace slackline::sim {
 namespace {

@@ -658,6 +658,8 @@ TEST(OptimizerTest, AMomentumOfABufferIsAboveZeroInAllUpdates) {
                 "above 0 and, as a float, below 1 is required");
     }
   }
+  EXPECT_EQ(fault("momentum { learning_rate: 1 momentum: 0 }", 0), "")
+      << "what the config has";
   EXPECT_EQ(fault("adam { learning_rate: 1 }", 0), "");
   for (const double bad : {-0.5, 1.0, 1 - 1e-9, std::nan("")}) {
     EXPECT_EQ(fault("adam { learning_rate: 1 }", bad),

@@ -229,7 +229,6 @@ void WorkerSteps::EvaluateIfDue(const WorkerParts& parts,
 
 void WorkerSteps::Decide(const WorkerParts& parts) {
   KeepPartsOfCheckpoint(parts);
-  // A skip to the others' clock asks again.
   PhaseFollower::Decision decision = follower_->Next(parts.view(), clock_);
   const bool steps = decision.what == PhaseFollower::Do::kStep;
   if (!steps) change_times_.Begin(parts.now);

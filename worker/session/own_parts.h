@@ -46,8 +46,8 @@ class OwnParts {
   // Kept() has been called with that.
   void WriteOwn(const WorkerCore::KeepProgram& keep,
                 std::vector<GradientCompressor::Residual> residuals);
-  // The cut for which the program is to be asked for its state, once: when it
-  // asks for its next task, since before it may be at the end of a step.
+  // That the program is to keep its state for a cut, told once: when it asks
+  // for its next task, since before it may be at the end of a step.
   std::optional<WorkerCore::KeepProgram> Ask();
   // The program's answer. Ignored unless it is of the cut that was asked for.
   void Kept(int32_t cut, absl::StatusOr<std::string> state);

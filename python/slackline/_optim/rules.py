@@ -73,12 +73,17 @@ class Rule:
         return float(self.options["lr"])
 
     @functools.cached_property
+    def of_core(self) -> "_core.Rule":
+        """The rule as servers have it."""
+        return _core.Rule(self.text())
+
+    @functools.cached_property
     def momentum(self) -> Optional[float]:
         """What may change from step to step beside lr: the momentum, or the first of betas.
 
         None where there is none, or where it has to stay as it is.
         """
-        return _core.Rule(self.text()).momentum
+        return self.of_core.momentum
 
     def ignores_zeros(self, moves: bool) -> bool:
         """Whether a gradient of zeros changes nothing; ``moves``: there was another one before."""
@@ -415,7 +420,7 @@ def step_numbers(rule: Rule, group: Dict[str, Any]) -> Tuple[float, Optional[flo
     momentum = float(group["betas"][0] if "betas" in rule.options else group["momentum"])
     if momentum == rule.momentum:
         return rate, None
-    fault = _core.Rule(rule.text()).fault_of_momentum(momentum)
+    fault = rule.of_core.fault_of_momentum(momentum)
     if fault:
         what = "first of betas" if "betas" in rule.options else "momentum"
         raise ValueError(f"optimizer: the {what} is {momentum} now; {fault}")

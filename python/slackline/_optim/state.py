@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from slackline import _core
 from slackline._optim.rules import FIXED, OF_SPEED, Rule, make_rule, no_such_rule
 
 
@@ -37,7 +36,7 @@ _WITHOUT_COUNT = {"SGD", "Lion"}
 
 def _mu_product(rule: Rule, updates: int) -> float:
     """What torch.optim's NAdam keeps after so many updates."""
-    return _core.Rule(rule.text()).product_of_momenta(updates)
+    return rule.of_core.product_of_momenta(updates)
 
 
 def slot_names(rule: Rule) -> Tuple[str, ...]:
