@@ -35,7 +35,7 @@ class ClockOffset {
  private:
   struct Sample {
     absl::Duration offset;
-    absl::Duration bound;  // At `received`.
+    absl::Duration bound;  // How far off it may be at `received`.
     absl::Time received;
   };
   static absl::Duration BoundOf(const Sample& sample, absl::Time now);

@@ -20,7 +20,7 @@ namespace slackline {
 class CoordinatorWatch {
  public:
   struct Options {
-    // As in MemberCore::Options.
+    // The fields are as in MemberCore::Options.
     std::vector<std::string> coordinators;
     absl::Duration lease;
     absl::Duration coordinator_timeout;
@@ -79,20 +79,20 @@ class CoordinatorWatch {
 
   const Options options_;
   absl::Duration lease_;
-  bool may_return_ = false;  // As it said last.
-  // Of options_.coordinators: the one that it is connected with, since when,
-  // and the last one that said anything.
+  bool may_return_ = false;  // What it said last.
+  // Which of options_.coordinators it is connected with.
   size_t looks_at_ = 0;
+  // Since when it looks at that one.
   absl::Time looks_since_ = absl::InfiniteFuture();
-  bool heard_here_ = false;  // Since looks_since_.
-  size_t heard_at_ = 0;
-  absl::Time heard_;  // The coordinator's last sign of life.
+  bool heard_here_ = false;  // Whether anything was heard since looks_since_.
+  size_t heard_at_ = 0;      // Which of them was the last that said anything.
+  absl::Time heard_;         // The coordinator's last sign of life.
   bool said_silent_ = false;
   // None: nothing is known yet of the connection that is made.
   std::optional<LinkState> link_;
-  // Since when somebody refuses this process there,
+  // Since when somebody refuses this process there.
   absl::Time refused_since_ = absl::InfiniteFuture();
-  // and since when somebody ends its connections at once.
+  // Since when somebody there ends its connections at once.
   absl::Time dropped_since_ = absl::InfiniteFuture();
   bool said_dropped_ = false;
 };

@@ -10,13 +10,14 @@
 
 namespace slackline {
 
-// Of a job that ended after a checkpoint, from which it can go on: EX_TEMPFAIL
-// of sysexits.h, so that whoever has started it starts it again.
+// The exit code of a job that ended after a checkpoint, from which it can go
+// on: EX_TEMPFAIL of sysexits.h, so that whoever has started it starts it
+// again.
 inline constexpr int kExitSuspended = 75;
 
-// Of a server that the coordinator has given up, though it lives, while the job
-// goes on: EX_UNAVAILABLE of sysexits.h. Whoever has started it starts it
-// again.
+// The exit code of a server that the coordinator has given up, though it lives,
+// while the job goes on: EX_UNAVAILABLE of sysexits.h. Whoever has started it
+// starts it again.
 inline constexpr int kExitGivenUp = 69;
 
 // Whether the job is FINISHED by it; it is FAILED by other causes.
@@ -26,7 +27,7 @@ inline bool IsFinished(const wire::JobEnd& end) {
          end.cause() == wire::JobEnd::FINISHED_EARLY;
 }
 
-// With the reason of the end.
+// A status with the reason of the end.
 absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
 
 // Whether it is the EndStatus() of a job that was SUSPENDED. A copy still

@@ -46,7 +46,7 @@ class MemberCore {
     // begins with the first.
     std::vector<std::string> coordinators;
     absl::Duration start_timeout = absl::Seconds(60);
-    // As the config has it. What the coordinator says of it counts more.
+    // The config's. What the coordinator says of it counts more.
     absl::Duration lease = absl::Seconds(5);
     // How long a coordinator may be silent while its process is there, or
     // another one may come.
@@ -59,7 +59,7 @@ class MemberCore {
   struct CallResult {
     uint64_t call_id = 0;
     wire::CallReply reply;
-    std::vector<Payload> values;  // Of a StoreGet one, of a Gather each rank's.
+    std::vector<Payload> values;  // A StoreGet has one, a Gather each rank's.
   };
   struct Effects {
     // Which of Options::coordinators to be connected with from now on, before
@@ -135,14 +135,15 @@ class MemberCore {
   std::string ObstacleOf(uint64_t call_id) const;
 
   Incarnation incarnation() const { return incarnation_; }
-  // Of the coordinator that we have joined; 0 before.
+  // The run of the coordinator that we have joined; 0 before.
   uint64_t run() const { return run_; }
-  // As in JoinReply; empty before, and if the job began anew.
+  // What JoinReply says; empty before, and if the job began anew.
   const std::string& checkpoint() const { return checkpoint_; }
   const std::string& checkpoint_sha256() const { return checkpoint_sha256_; }
   const std::shared_ptr<const View>& view() const { return view_; }
   absl::Duration lease() const { return coordinator_.lease(); }
-  // Of the coordinator, once it has said something, in awake time.
+  // How long the coordinator has been silent, once it has said something, in
+  // awake time.
   absl::Duration Silence(absl::Time now) const {
     return coordinator_.Silence(awake_.At(now));
   }
@@ -167,7 +168,7 @@ class MemberCore {
     absl::Time resend_at;
     std::string obstacle;
   };
-  // At the beginning of each event.
+  // Called at the beginning of each event.
   void Run(absl::Time now);
   void SendJoin(absl::Time now, Effects* effects);
   // A view that does not fit is refused, and that is said once.
@@ -183,7 +184,7 @@ class MemberCore {
   void Fence(const std::string& why, Effects* effects);
   // Where ours may be, another job's is.
   bool IsOfAnotherJob(const Message& message) const;
-  // Where nobody was heard for long enough.
+  // Looks elsewhere where nobody was heard for long enough.
   void LookElsewhere(absl::Time now, Effects* effects);
   // This process did not run for longer than its lease, not long ago.
   bool WasStopped(absl::Time now) const;
@@ -199,7 +200,7 @@ class MemberCore {
   std::string join_obstacle_;  // What the coordinator said last, if anything.
   wire::JoinReply::Obstacle obstacle_ = {};
   Incarnation incarnation_ = 0;
-  std::string why_removed_;  // As in HeartbeatReply.error.
+  std::string why_removed_;  // What HeartbeatReply.error says.
   uint64_t run_ = 0;
   std::string checkpoint_;
   std::string checkpoint_sha256_;

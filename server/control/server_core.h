@@ -75,12 +75,12 @@ class ServerCore {
         thread_stats_(static_cast<size_t>(options.threads)) {}
 
   void Start(absl::Time now, Effects* effects);
-  // From the coordinator.
+  // The message is from the coordinator.
   void OnMessage(const Message& message, absl::Time now, Effects* effects);
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
-  // As MemberCore::OnLinks().
+  // Passes it on to MemberCore::OnLinks().
   void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
-  // As of MemberCore.
+  // Passes it on to MemberCore::AnswerInspection().
   void AnswerInspection(wire::Inspected inspected, Payload frame,
                         absl::Time now, Effects* effects);
   // What a shard thread has counted so far, and the number of the last view
@@ -108,12 +108,13 @@ class ServerCore {
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
 
-  // As the coordinator was told last; nullptr: nothing was counted yet.
+  // What the coordinator was told last; nullptr: nothing was counted yet.
   const std::shared_ptr<const run::ServerStats>& stats() const {
     return stats_;
   }
 
-  // Of the threads that move bytes; goes along with the next statistics.
+  // The utilisation of the threads that move bytes; goes along with the next
+  // statistics.
   void SetIoUtilisation(double io_utilisation) {
     io_utilisation_ = io_utilisation;
   }
@@ -134,10 +135,10 @@ class ServerCore {
     // comes if there are none: without a coordinator nobody would ever be told
     // to leave, and the job would wait for ever.
     bool leaves = false;
-    uint64_t run = 0;  // That the server has joined; 0: none yet.
+    uint64_t run = 0;  // The run that the server has joined; 0: none yet.
   };
   Candidacy CandidacyAt(absl::Time now) const;
-  uint64_t run() const { return member_.run(); }  // As of MemberCore.
+  uint64_t run() const { return member_.run(); }  // The member's.
   Incarnation incarnation() const { return member_.incarnation(); }
 
   const std::shared_ptr<const View>& view() const { return member_.view(); }
@@ -153,7 +154,7 @@ class ServerCore {
   // Why it wants to go, if it does.
   struct Exit {
     absl::Status status;   // What it ends with.
-    bool failure = false;  // Of a thread; else an interruption.
+    bool failure = false;  // A thread has failed; else an interruption.
     absl::Time deadline;   // It ends then, whatever the coordinator says.
   };
 
@@ -164,7 +165,7 @@ class ServerCore {
   bool AllHaveSeenTheLastView() const;
   void Follow(MemberCore::Effects* member, absl::Time now, Effects* effects);
   void Leave(Exit exit, absl::Time now, Effects* effects);
-  // Since it cannot be drained.
+  // Asks for a suspension, since this server cannot be drained.
   void AskForSuspension(absl::Time now, Effects* effects);
   // Asks the coordinator to let it go, or to stop the job, if it is time.
   void LeaveIfDue(absl::Time now, Effects* effects);
@@ -172,15 +173,15 @@ class ServerCore {
   // thread has told something new.
   void FoldStats();
   void EndWith(End::Kind kind, absl::Status status, Effects* effects);
-  // As the job has, of which no view has told that it has ended.
+  // Ends as the job has, of which no view has told that it has ended.
   void EndLike(const wire::JobEnd& end, Effects* effects);
-  // With the last statistics, as the last view says.
+  // Ends with the last statistics, as the last view says.
   void EndWithTheJob(absl::Time now, Effects* effects);
 
   const Options options_;
   MemberCore member_;
   std::vector<ThreadStats> thread_stats_;
-  bool stats_new_ = false;  // Since FoldStats().
+  bool stats_new_ = false;  // Some have come since FoldStats().
   std::shared_ptr<const run::ServerStats> stats_;
   bool hosts_coordinator_ = false;
   double io_utilisation_ = 0;
@@ -192,7 +193,7 @@ class ServerCore {
   std::optional<uint64_t> leave_call_;
   bool leaves_with_failure_ = false;    // What leave_call_ says.
   uint64_t refused_at_view_ = 0;        // The coordinator knew better than it.
-  std::optional<std::string> retires_;  // Of Retire(): why.
+  std::optional<std::string> retires_;  // Why Retire() was called.
   std::optional<uint64_t> drain_call_;  // Not answered yet.
   bool asked_for_suspension_ = false;
   bool asked_to_stop_ = false;

@@ -19,7 +19,7 @@ struct FoundRun {
     kNone,   // No run, or one that has ended before it had done a step.
     kLives,  // A coordinator's state of a job that has not ended.
     kFinished,
-    kFailed,  // Or was stopped, or suspended.
+    kFailed,  // It has failed, or was stopped or suspended.
     kLost,    // It has left records, and neither a state nor an end.
   };
   Kind kind = Kind::kNone;
@@ -41,8 +41,8 @@ struct BeginningFlags {
 };
 
 enum class Beginning {
-  kNewRun,  // From the checkpoint that the flags name, if they name one.
-  kGoOn,    // With what the coordinator before has kept.
+  kNewRun,  // It begins from the checkpoint that the flags name, if any.
+  kGoOn,    // It goes on with what the last coordinator has kept.
   kOver,    // Nothing begins: the run that is there has ended, and how is said.
 };
 

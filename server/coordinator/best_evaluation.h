@@ -28,10 +28,10 @@ class BestEvaluation {
 
   // From here on no checkpoint is kept for an evaluation.
   void Stop() { keeps_ = false; }
-  // If it is better than all before it, the driver is told, and a checkpoint is
-  // due. `latest`: the step of the last checkpoint that is there, or comes; -1:
-  // there is none. None is due if that is the evaluation's or a later one. An
-  // evaluation without the measure is warned of, once.
+  // If `evaluation` is better than all before it, the driver is told, and a
+  // checkpoint is due. `latest`: the step of the last checkpoint that is there,
+  // or comes; -1: there is none. None is due if that is the evaluation's or a
+  // later one. An evaluation without the measure is warned of, once.
   void OnEvaluation(const run::MetricRecord& evaluation, Clock latest,
                     CoordinatorEffects* effects);
   // The one that was due is begun, or cannot be.
@@ -65,14 +65,15 @@ class BestEvaluation {
 
   const bool by_loss_;
   bool keeps_ = false;
-  std::optional<run::BestCheckpoint> evaluation_;  // Without a folder.
+  // The best one; it has no folder.
+  std::optional<run::BestCheckpoint> evaluation_;
   bool is_of_earlier_run_ = false;
-  // No checkpoint of that or a later clock yet.
+  // A checkpoint of this clock or a later one is due.
   std::optional<Clock> due_;
-  // Not before that, since one has failed; in the past: none has.
+  // None is begun before, since one has failed; in the past: none has.
   absl::Time due_at_ = absl::InfinitePast();
   bool warned_of_measure_ = false;
-  run::BestCheckpoint best_;  // Without a folder: there is none yet.
+  run::BestCheckpoint best_;  // It has no folder: there is none yet.
 };
 
 }  // namespace slackline

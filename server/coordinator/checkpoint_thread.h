@@ -24,7 +24,7 @@ class CheckpointThread {
     std::string root;
     uint64_t run = 0;
     int keep = 3;
-    // As BestKeeper has them; KeepBest() needs them.
+    // `lineage` and `best` are as BestKeeper has them, for KeepBest().
     uint64_t lineage = 0;
     std::optional<run::BestCheckpoint> best = std::nullopt;
     // StateStore::LeadCheck(): from when it says no, and from when this is
@@ -40,7 +40,7 @@ class CheckpointThread {
   };
   // What has not been taken yet.
   struct News {
-    std::vector<Result> results;              // Of Complete().
+    std::vector<Result> results;              // What Complete() gave.
     std::optional<run::BestCheckpoint> best;  // Another one than before.
     std::vector<std::string> warnings;        // Sentences.
   };
@@ -63,11 +63,12 @@ class CheckpointThread {
 
  private:
   struct Task {
-    std::string what;  // As in Doing().
+    std::string what;  // What Doing() says.
     std::function<void(BestKeeper*, News*)> perform;
     bool completes = false;
   };
-  struct Shared;  // With the thread, which may outlive this.
+  // What this shares with the thread, which may outlive it.
+  struct Shared;
   void Add(Task task);
   static void Run(const std::shared_ptr<Shared>& shared);
 

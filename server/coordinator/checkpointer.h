@@ -46,7 +46,7 @@ class Checkpointer : public CoordinatorPart {
   struct Options {
     config::Checkpoint config;
     std::string root;  // Empty: no checkpoint can be written.
-    // Since a cut, or the last part of it, before it is given up.
+    // How long after a cut, or the last part of it, it is given up.
     absl::Duration part_timeout = absl::Seconds(660);
     // What each manifest says of the job: all but what is of one checkpoint.
     checkpoint::Manifest manifest;
@@ -87,11 +87,11 @@ class Checkpointer : public CoordinatorPart {
               absl::Time awake_now);
   // A worker has said how far it is.
   void OnWorker(const Member& worker);
-  // As OnGone(), where a shard was lost on its way to a server that is gone, as
-  // the sentence says.
+  // A shard was lost on its way to a server that is gone, as the sentence says.
+  // What follows is as for OnGone().
   void OnServerLost(const std::string& sentence);
-  // With config.best_by: one that is better than all before it makes a
-  // checkpoint due at once, unless a later one than it is there already.
+  // With config.best_by: an evaluation that is better than all before it makes
+  // a checkpoint due at once, unless a later one than it is there already.
   void OnEvaluation(const run::MetricRecord& evaluation,
                     CoordinatorEffects* effects);
   // What the driver has made of CoordinatorEffects::best.
@@ -106,7 +106,7 @@ class Checkpointer : public CoordinatorPart {
   // What is on the disk is still completed.
   void OnEnded(const Moment& moment, CoordinatorEffects* effects) override;
   std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
-  // Of those, the one to this caller.
+  // Takes the answer to this caller alone.
   std::optional<absl::StatusOr<std::string>> TakeAnswerTo(const Caller& caller);
 
   WakeUp NextWakeUp() const override;
@@ -134,17 +134,17 @@ class Checkpointer : public CoordinatorPart {
   enum class State {
     kIdle,
     kWanted,      // The view is to get the cut.
-    kCollecting,  // It has; parts are to come.
-    kCompleting,  // All have; the driver has it.
+    kCollecting,  // The view has it; parts are to come.
+    kCompleting,  // All parts have come; the driver has it.
   };
   struct Waiting {
     Caller caller;
-    int32_t cut = 0;  // Answered with this one, or a later one.
+    int32_t cut = 0;  // The call is answered with this one, or a later one.
   };
-  // One that is to come, or has.
+  // A part that is to come, or has.
   struct Part {
     Incarnation incarnation = 0;
-    int32_t shards = 0;  // As the view has them.
+    int32_t shards = 0;  // Their number in the view.
     bool here = false;
     checkpoint::Part part = {};
   };
@@ -161,7 +161,7 @@ class Checkpointer : public CoordinatorPart {
   absl::Status MayBegin() const;
   // Empty, or who wants one now and why.
   std::string WhyDue(absl::Time now);
-  // Of the last one that is whole; -1: there is none.
+  // The clock of the last checkpoint that is whole; -1: there is none.
   Clock LastClock() const;
   bool AllHaveComeTo(Clock clock);
   // The clock of the present cut for this worker; 0: the cut is without it.
@@ -187,8 +187,8 @@ class Checkpointer : public CoordinatorPart {
   std::string WhyNoneComes(absl::Time awake_now);
   // When the next one is to be begun.
   absl::Time NextDue() const;
-  // In awake time: when parts that lack are given up, or a disk is said to
-  // hang.
+  // When parts that lack are given up, or a disk is said to hang, in awake
+  // time.
   absl::Time GivesUpAt() const;
   absl::Time NextDueAwake() const;
   // What the disk has kept the driver from completing, and for how long.
@@ -197,7 +197,7 @@ class Checkpointer : public CoordinatorPart {
   void Complete(absl::Time awake_now, CoordinatorEffects* effects);
   // Returns a sentence about it.
   std::string GiveUp(const std::string& why, CoordinatorEffects* effects);
-  // Those who wait for this cut, or an earlier one.
+  // Answers those who wait for this cut, or an earlier one.
   void AnswerAll(int32_t cut, const absl::StatusOr<std::string>& text);
 
   const Options options_;
@@ -207,12 +207,12 @@ class Checkpointer : public CoordinatorPart {
   ViewEditor* const editor_;
 
   State state_ = State::kIdle;
-  bool news_ = false;             // Of parts that have come, or will not.
-  std::vector<Waiting> callers_;  // In their order.
+  bool news_ = false;             // Parts have come, or will not.
+  std::vector<Waiting> callers_;  // In the order of their calls.
   std::vector<Answer> answers_;
 
   // When the next one is due.
-  Clock stride_ = 0;  // In steps; 0: not by steps.
+  Clock stride_ = 0;  // Every so many steps; 0: not by steps.
   Clock due_clock_ = kClockMax;
   absl::Time due_time_ = absl::InfiniteFuture();
   int32_t laggard_ = 0;  // Rank of a worker that was last seen before it.
@@ -225,22 +225,22 @@ class Checkpointer : public CoordinatorPart {
 
   // The present one.
   absl::Time wanted_at_;
-  int32_t cut_ = 0;  // Of the last one, if it is over.
+  int32_t cut_ = 0;  // Its number; that of the last one, if it is over.
   checkpoint::Manifest manifest_;
-  // By index and thread of the server; of the chief by rank, and thread 0.
+  // By index and thread of the server; the chief's by rank, and thread 0.
   std::map<std::pair<int32_t, int32_t>, Part> parts_;
-  std::map<int32_t, Kept> kept_;  // By rank; of those who are there.
-  // In awake time: of the cut, or a part of it, or a worker that has yet to
-  // come to it.
+  std::map<int32_t, Kept> kept_;  // By rank, of workers that are there.
+  // When, in awake time, something was last heard of the cut: that it is there,
+  // a part of it, or a worker that has yet to come to it.
   absl::Time heard_;
   bool comes_nearer_ = false;    // A worker was heard that is before the cut.
-  absl::Time completing_since_;  // In awake time: when the driver was given it.
+  absl::Time completing_since_;  // When the driver was given it, in awake time.
   absl::Duration say_hung_after_;  // The time since then at which it is said.
   std::string last_failure_;  // Empty: the last one that was over is there.
   // Why the present one cannot be whole. Unavailable: the next one may be.
   absl::Status failure_;
 
-  run::CheckpointRecord last_;  // Completed one.
+  run::CheckpointRecord last_;  // The last one that was completed.
   int32_t completed_ = 0;
   int32_t failed_ = 0;
 };

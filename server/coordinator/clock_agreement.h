@@ -42,10 +42,12 @@ class ClockAgreement {
   };
   // Where the workers stop that the open agreement waits for.
   struct Limits {
-    std::vector<Clock> of;  // Of each worker; of one that is done, the end.
-    // And of those who are gone, as far as somebody has to get there.
+    // Each one's clock; that of a worker that is done is the end.
+    std::vector<Clock> of;
+    // The largest of these, and of where those who are gone have got to, as far
+    // as somebody has to get there.
     Clock largest = 0;
-    bool all = true;  // Else some are not known yet.
+    bool all = true;  // False: some are not known yet.
   };
 
   // nullopt: nothing is wanted. What is wanted stays so until Close().

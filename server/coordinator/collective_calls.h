@@ -37,7 +37,7 @@ class CollectiveCalls : public CoordinatorPart {
 
   // Gather, goes_on, store_put and store_get.
   static bool Takes(const wire::Call& call);
-  // One of these, of a worker that is a member.
+  // A call that it takes, of a worker that is a member.
   void OnCall(const Member& worker, const Message& message,
               CoordinatorEffects* effects);
   // A gather of a process that has not joined. The job has not ended.
@@ -50,7 +50,7 @@ class CollectiveCalls : public CoordinatorPart {
   // Gathers that are complete, and whoever waits for a group that is over.
   void AnswerCalls(CoordinatorEffects* effects) override;
 
-  // As in Gathers. The store begins anew with another coordinator.
+  // The gathers are kept. The store begins anew with another coordinator.
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;

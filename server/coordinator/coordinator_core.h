@@ -101,12 +101,12 @@ class CoordinatorCore {
     std::string job;
     uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
-    // With its defaults filled in. Of its servers and workers only what stands
-    // below counts.
+    // It has its defaults filled in. Of its servers and workers only what
+    // stands below counts.
     config::ClusterConfig config = {};
     std::vector<std::string> server_hosts = {};
     std::vector<std::string> worker_hosts = {};
-    int protocol = 0;  // As members must have it (common/version.h).
+    int protocol = 0;  // Members must have the same (common/version.h).
     wire::Build build;
     int servers = 1;
     int workers = 1;
@@ -115,18 +115,19 @@ class CoordinatorCore {
     size_t store_bytes_max = 64 << 20;
     int parked_calls_max = 65536;
     int64_t split_elements_min = 1024;  // As in Rebalancer::Options.
-    // Of a job whose delays are given.
+    // Set if the job's delays are given.
     std::shared_ptr<const DelaySource> delays = nullptr;
     std::string checkpoint_root = {};  // Empty: none can be written.
-    std::string mode = {};             // As in --mode: for manifests.
+    std::string mode = {};             // What --mode says, for manifests.
     // The checkpoint that the job goes on from; nullptr: it begins anew. As the
     // servers have read it: checked whole.
     std::shared_ptr<const checkpoint::Manifest> resume = nullptr;
     std::string resume_sha256 = {};
     std::string resume_folder = {};
-    // As in Checkpointer::Options.
+    // What Checkpointer::Options has as `best`.
     std::optional<run::BestCheckpoint> best_checkpoint = std::nullopt;
-    bool keeps_best = true;  // If the config says by which measure.
+    // The best one is kept, if the config says by which measure.
+    bool keeps_best = true;
     // What it keeps outlives it, and so does the job: members wait for another.
     bool coordinator_may_return = false;
     // The server in whose process it is, and whether that has joined before
@@ -179,16 +180,16 @@ class CoordinatorCore {
 
   wire::JobState state() const { return view().state(); }
   const std::string& reason() const { return view().end().reason(); }
-  // The last one that was made. While FORMING it is sent to nobody.
+  // The last view that was made. While FORMING it is sent to nobody.
   const wire::View& view() const { return editor_.view(); }
   // The job has ended and every living member knows (or had time to).
   bool Over(absl::Time now) const;
-  // As in checkpoint::Manifest.
+  // The lineage, as in checkpoint::Manifest.
   static uint64_t LineageOf(const Options& options);
 
   // Everything known of the run, with totals over all members that ever were.
   run::Summary Summary() const;
-  // Without the records of the first `moves_known` moves.
+  // The records of the first `moves_known` moves are left out.
   wire::StatusReply Status(absl::Time now, int64_t moves_known = 0) const;
 
   // How much it keeps, to be compared with the members that there are.
@@ -201,7 +202,7 @@ class CoordinatorCore {
     size_t gathers_bytes = 0;
     size_t parked_calls = 0;
     size_t user_calls = 0;
-    size_t checkpoint_calls = 0;  // That wait for one.
+    size_t checkpoint_calls = 0;  // Calls that wait for one.
     size_t inspections = 0;
     int64_t inspection_bytes = 0;
     size_t phases = 0;
@@ -210,11 +211,11 @@ class CoordinatorCore {
 
  private:
   Moment At(absl::Time now) const;
-  // As StatusReply.epoch.
+  // What StatusReply.epoch says.
   int64_t EpochOfNewcomer() const;
   // What the event has changed.
   void Keep(absl::Time now, Effects* effects);
-  // At the beginning of an event, and at its end.
+  // These begin and end an event.
   void Begin(absl::Time now);
   void RemoveExpired(absl::Time now, Effects* effects);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);

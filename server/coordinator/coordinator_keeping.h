@@ -35,9 +35,9 @@ struct RecoveredJob {
 // job keeps its state, in the folder of --out, and in its checkpoints.
 struct BegunJob {
   Beginning how = Beginning::kNewRun;
-  // Of a job that goes on; and of one that is over, if its state is there.
+  // The job that goes on; or one that is over, if its state is there.
   RecoveredJob recovered;
-  absl::Status end;     // Of a job that is over.
+  absl::Status end;     // How a job that is over has ended.
   std::string instead;  // WhatGoesOn() of a job that is over.
 };
 // Nothing is changed by it. FailedPrecondition: as of HowToBegin(); or another
@@ -49,7 +49,7 @@ absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
 // The options of a coordinator that goes on with the job.
 void GoOnWith(const KeptJob& job, CoordinatorCore::Options* options);
 
-// Of a server that goes on with the job where nobody does any more: in etcd
+// The job for a server that goes on with it where nobody does any more: in etcd
 // alone. nullopt: somebody leads, or there is no job. Errors as of
 // RecoverJob(), but that etcd is not waited for.
 absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
@@ -63,9 +63,9 @@ absl::StatusOr<bool> IsLed(const KeepingOptions& options);
 // whether that still leads. False without etcd.
 absl::StatusOr<bool> JobIsLed(const KeepingOptions& options);
 
-// For a new run: it takes the place of the one that is there.
-// Without a store: there are no copies of shards, or there is no folder, or it
-// can keep nothing, which is said.
+// Where a new run keeps its state: it takes the place of the one that is there.
+// It has no store if there are no copies of shards, or there is no folder, or
+// that can keep nothing, which is said.
 // FailedPrecondition: the place belongs to a coordinator that runs.
 absl::StatusOr<CoordinatorThread::Keeping> KeepNewJob(
     const KeepingOptions& options);

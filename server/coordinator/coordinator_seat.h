@@ -27,8 +27,8 @@ namespace slackline {
 class CoordinatorSeat {
  public:
   struct Options {
-    // Of the coordinator, if it begins here. One that takes over has the run
-    // and the checkpoint of the job that it goes on with.
+    // What the coordinator has, if it begins here. One that takes over has the
+    // run and the checkpoint of the job that it goes on with.
     CoordinatorThread::Options coordinator;
     KeepingOptions keeping;
     // How often etcd is looked into.
@@ -36,13 +36,13 @@ class CoordinatorSeat {
   };
   // `transport` outlives it, and may be used by several threads.
   CoordinatorSeat(Transport& transport, const Options& options);
-  ~CoordinatorSeat();  // As Finish().
+  ~CoordinatorSeat();  // Calls Finish().
   CoordinatorSeat(const CoordinatorSeat&) = delete;
   CoordinatorSeat& operator=(const CoordinatorSeat&) = delete;
 
   // A coordinator begins here: that of Options, with what it goes on from.
   absl::Status Begin(CoordinatorThread::Keeping keeping);
-  // From now on one may come here; at most once.
+  // From now on a coordinator may come here. Called at most once.
   void StandBy();
 
   // What the server says of itself.
@@ -52,7 +52,7 @@ class CoordinatorSeat {
     // It is to leave the job: one comes here only if, for a while in which
     // other servers have looked, nobody leads.
     bool leaves = false;
-    uint64_t run = 0;  // That it has joined; 0: none yet.
+    uint64_t run = 0;  // The run that it has joined; 0: none yet.
   };
   // Any thread. Returns whether a coordinator is here.
   bool Offer(const Server& server);
@@ -63,7 +63,7 @@ class CoordinatorSeat {
   std::optional<wire::JobEnd> over() const;
   // Any thread: whom all coordinators that were here have refused.
   run::Refusals refused() const;
-  // Any thread: as of the coordinator that is here.
+  // Any thread: CoordinatorThread::StopSaving() of the one that is here.
   void StopSaving();
   // The server gives up: none comes here any more, and the one that is here
   // leaves the job to another one, if any server takes over; else as Finish().
@@ -78,7 +78,7 @@ class CoordinatorSeat {
   void Run();
   // Returns the coordinator that is here, which nobody replaces any more.
   CoordinatorThread* EndStandingBy();
-  // One that does not lead any more goes.
+  // A coordinator that does not lead any more goes.
   void Leave();
   absl::Status TakeOver(const Server& server);
   // Whether others had their turn. An error of etcd: they may have it yet.
@@ -94,11 +94,11 @@ class CoordinatorSeat {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Server server_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<CoordinatorThread> coordinator_ ABSL_GUARDED_BY(mutex_);
-  // By those that have left.
+  // Whom coordinators have refused that have left.
   run::Refusals refused_ ABSL_GUARDED_BY(mutex_);
-  std::string said_;    // By the thread.
-  int free_looks_ = 0;  // Of the thread, in a row: nobody led.
-  std::thread thread_;  // Of StandBy().
+  std::string said_;    // What the thread has said last.
+  int free_looks_ = 0;  // Looks of the thread in a row: nobody led.
+  std::thread thread_;  // It runs from StandBy() on.
 };
 
 }  // namespace slackline

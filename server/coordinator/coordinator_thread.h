@@ -41,9 +41,9 @@ class CoordinatorThread {
     CoordinatorCore::Options core;
     TimeSource time;
     std::string endpoint;  // "tcp://host:port".
-    // For the files of the run; empty: none. If it has the records of the run
-    // that took the checkpoint that the job goes on from, these are kept, and
-    // come before this one's. Those of steps that are done anew are removed
+    // The folder of the run's files; empty: none. If it has the records of the
+    // run that took the checkpoint that the job goes on from, these are kept,
+    // and come before this one's. Those of steps that are done anew are removed
     // when the job begins to run.
     std::string folder;
     uint64_t folder_token = 0;  // RunFiles::Origin::folder.
@@ -51,7 +51,7 @@ class CoordinatorThread {
     // from the coordinator's thread, and nullptr when another coordinator goes
     // on with it. Empty: nobody wants it.
     std::function<void(std::shared_ptr<const wire::StatusReply>)> watch = {};
-    // Of this thread; nullptr: there is none. Outlives it.
+    // The track of this thread, which it outlives; nullptr: there is none.
     TimelineTrack* track = nullptr;
   };
   // Where the state is kept, and what the coordinator before has left there.
@@ -95,7 +95,7 @@ class CoordinatorThread {
   // Any thread: the summary is not tried again any more. If the disk of
   // checkpoints is being waited for, that ends, too.
   void StopSaving();
-  ~CoordinatorThread();  // As Finish().
+  ~CoordinatorThread();  // Calls Finish().
 
  private:
   CoordinatorThread(std::unique_ptr<Listener> listener,
@@ -106,7 +106,7 @@ class CoordinatorThread {
   absl::Duration SaveTimeout() const {
     return absl::Milliseconds(options_.core.config.limits().save_timeout_ms());
   }
-  // The core's.
+  // Starts the core, or lets it recover.
   absl::Status Begin();
   void Run();
   void Lead();
@@ -119,7 +119,7 @@ class CoordinatorThread {
   void CountRefusals();
   // False if this coordinator has ended by it, as failure() says.
   bool Perform(CoordinatorCore::Effects* effects);
-  // Their parts in the order that the head of this file says.
+  // The parts of Perform(), in the order that the head of this file says.
   void AppendRecords(const CoordinatorCore::Effects& effects);
   absl::Status AwaitLead();
   absl::Status Keep(std::vector<StateChange> changes);
@@ -137,16 +137,17 @@ class CoordinatorThread {
   mutable Mutex refused_mutex_;
   run::Refusals refused_ ABSL_GUARDED_BY(refused_mutex_);
   std::unique_ptr<RunFiles> files_;
-  Keeping keeping_;  // Without the state, once it has begun.
+  Keeping keeping_;  // The state is taken out once it has begun.
   bool keeps_state_;
-  std::string files_kept_;  // As the store has them.
+  std::string files_kept_;  // What the store has of the files.
   uint64_t recorded_view_ = 0;
-  bool has_summary_ = false;  // Of the coordinator before.
+  bool has_summary_ = false;  // The coordinator before has written it.
   CoordinatorCore core_;
   CoordinatorCore::Effects recovered_;  // To be performed first.
   absl::Status failure_;                // Written before failed_ is.
   absl::Time next_watch_ = absl::InfinitePast();
-  wire::JobState watched_ = wire::JOB_STATE_UNSPECIFIED;  // As told last.
+  // What `watch` was told last.
+  wire::JobState watched_ = wire::JOB_STATE_UNSPECIFIED;
   std::atomic<bool> failed_{false};
   wire::JobEnd end_;  // Written before over_ is.
   std::atomic<bool> over_{false};

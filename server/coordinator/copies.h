@@ -44,7 +44,7 @@ namespace slackline {
 class Copies : public CoordinatorPart {
  public:
   struct Options {
-    int replicas = 0;  // Of each shard; beside the shard itself.
+    int replicas = 0;  // Copies of each shard, beside the shard itself.
     // Copies that are made at one time, at most, from and to one server. What a
     // server that dies had begun goes on beyond that, from the next owner.
     int concurrent = 4;
@@ -97,7 +97,7 @@ class Copies : public CoordinatorPart {
   // A server that may get copies.
   struct Candidate {
     int32_t server = 0;
-    int host = 0;               // As host_of_.
+    int host = 0;               // Its number in host_of_.
     std::vector<int64_t> load;  // Bytes of shards and copies, by thread.
   };
 
@@ -115,7 +115,7 @@ class Copies : public CoordinatorPart {
                                 absl::FunctionRef<bool(int32_t)> may,
                                 absl::FunctionRef<int64_t(int32_t)> rank,
                                 bool* any) const;
-  // By shard: who owns the shards of this server when it is gone.
+  // Who owns the shards of this server when it is gone, by shard.
   std::map<int32_t, int32_t> HeirsOf(int32_t server);
   void CountBusy();
   bool HasRoom(int32_t server) const;
@@ -129,13 +129,13 @@ class Copies : public CoordinatorPart {
   const Membership* const members_;
   ViewEditor* const editor_;
 
-  // As of the last survey; loads with what was ordered since.
+  // What the last survey has found; loads have what was ordered since, too.
   std::vector<Candidate> candidates_;          // By server.
   absl::flat_hash_map<int32_t, int> host_of_;  // Numbers of hosts, by server.
   std::vector<int64_t> bytes_;                 // By shard.
   std::set<int32_t> changed_;  // Shards to look at in this event.
-  std::set<int32_t> lacking_;  // With copies to be made, or to be dropped.
-  // With too few copies, and no server is left for more.
+  std::set<int32_t> lacking_;  // Shards with copies to be made or dropped.
+  // Shards with too few copies, and no server is left for more.
   std::set<int32_t> stranded_;
   std::set<CopyKey> copying_;               // Copies that are not in sync.
   absl::flat_hash_map<int32_t, int> busy_;  // How many of these, by server.

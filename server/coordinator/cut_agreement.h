@@ -26,7 +26,7 @@ class CutAgreement {
 
   // A cut is wanted, open, or not yet made by all shards.
   bool IsUnderWay() const { return shards_cut_ || IsAwaited(); }
-  // Of these: the view has not got it yet.
+  // A cut is wanted or open: the view has not got it yet.
   bool IsAwaited() const { return wanted_.has_value() || IsOpen(); }
   // The workers agree on its clocks.
   bool IsOpen() const { return agreement_.IsOn(wire::ModeChange::kCutting); }

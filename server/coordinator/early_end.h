@@ -28,8 +28,8 @@ class EarlyEnd {
   // Who has ended the job early and why; empty: nobody has.
   const std::string& ended_early() const { return ended_early_; }
 
-  // As soon as all workers can complete the same steps. Once more: without
-  // effect.
+  // The job is to end as soon as all workers can complete the same steps. To
+  // want it once more has no effect.
   void Want(const std::string& reason) {
     if (!IsUnderWay()) wanted_ = reason;
   }

@@ -30,14 +30,14 @@ class ExampleGrants : public CoordinatorPart {
   ExampleGrants(const Membership* members, ViewEditor* editor)
       : members_(members), editor_(editor) {}
 
-  // With what the first worker has brought.
+  // The book begins with what the first worker has brought.
   void OnStart(const JobStart&, CoordinatorEffects*) override {
     book_.Start(Elastic());
   }
 
   // NextExamples and has_examples.
   static bool Takes(const wire::Call& call);
-  // One of these, of a worker that is a member.
+  // A call that it takes, of a worker that is a member.
   void OnCall(const Member& worker, const wire::Call& call,
               CoordinatorEffects* effects);
   // What the worker had goes to others.
@@ -48,11 +48,11 @@ class ExampleGrants : public CoordinatorPart {
   // view has it, whoever has ended the job.
   bool Advance(const Moment& moment, CoordinatorEffects* effects) override;
 
-  // Of a running job with elastic sampling: the epoch of the examples that are
-  // given next.
+  // The epoch of the examples that are given next, in a running job with
+  // elastic sampling.
   int64_t next_epoch() const { return book_.next_epoch(); }
 
-  // As in GrantBook.
+  // The book is what is kept.
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;

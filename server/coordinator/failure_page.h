@@ -22,7 +22,7 @@ namespace slackline {
 inline constexpr char kFailureFile[] = "failure.txt";
 // Longer logs and tracebacks are shortened, so that the page stays one.
 inline constexpr int kFailureLogLines = 20;
-// And of stacks.
+// Longer stacks, too.
 inline constexpr int kFailureStackLines = 60;
 
 // A process that the failure is about, as `slackline run` has seen it.
@@ -31,7 +31,7 @@ struct FailedProcess {
   std::string host;
   int64_t pid = 0;
   int exit_code = 0;  // Meaningful if `signal` is 0.
-  int signal = 0;     // That has ended it.
+  int signal = 0;     // The signal that has ended it.
   // Neither is known of a process that went with its host or its connection.
   bool lost_with_host = false;
   std::string how;  // "exited with code 1"
@@ -49,7 +49,7 @@ struct FailureFacts {
   std::string command = {};
   // What the config's checkpoint block says; the page does not advise it then.
   config::Checkpoint::Loss on_server_loss = config::Checkpoint::FAIL;
-  // In place of what the rules of this page advise; empty: as they do.
+  // The advice in place of what the rules of this page advise; empty: theirs.
   std::string what_to_do = {};
 };
 

@@ -27,7 +27,7 @@ namespace slackline {
 
 class Formation : public CoordinatorPart {
  public:
-  // As in CoordinatorCore::Options.
+  // The fields are as in CoordinatorCore::Options.
   struct Options {
     int workers = 1;
     absl::Duration lease = absl::Seconds(5);

@@ -45,9 +45,9 @@ class Gathers {
  public:
   struct Options {
     int workers = 1;                   // Of the config.
-    size_t kept_bytes_max = 64 << 20;  // At place 0, and as much after it.
-    size_t kept_max = 16;              // After place 0.
-    uint32_t start_max = 1024;         // At place 0.
+    size_t kept_bytes_max = 64 << 20;  // Results at place 0; as much after it.
+    size_t kept_max = 16;              // Results after place 0.
+    uint32_t start_max = 1024;         // Gathers at place 0.
   };
   explicit Gathers(const Options& options) : options_(options) {}
 
@@ -56,7 +56,7 @@ class Gathers {
   // has given up, since it has made a later call, is ignored.
   void Enter(const Member& worker, const wire::Call& call,
              const Payload& payload, CoordinatorEffects* effects);
-  // The same at place 0, for a process that has not joined.
+  // A call at place 0, of a process that has not joined.
   void EnterBeforeStart(const PeerId& from, const wire::Call& call,
                         const Payload& payload, CoordinatorEffects* effects);
   // A member brings nothing. Answered at once.
@@ -84,7 +84,7 @@ class Gathers {
   size_t bytes() const;  // Of all that is here.
 
  private:
-  using Place = std::pair<uint64_t, uint32_t>;  // And the number there.
+  using Place = std::pair<uint64_t, uint32_t>;  // Place, and the number there.
   struct Caller {
     PeerId peer;
     uint64_t call_id = 0;
@@ -136,10 +136,9 @@ class Gathers {
   size_t bytes_of_start_ = 0;
   std::deque<Result> kept_;  // The last ones, oldest first.
   size_t kept_bytes_ = 0;
-  std::optional<Place> last_;  // Of those that were complete, after place 0.
-  // Since Keep().
-  std::set<Incarnation> changed_;  // Whose positions.
-  bool news_ = false;              // Of the rest.
+  std::optional<Place> last_;      // The last that was complete after place 0.
+  std::set<Incarnation> changed_;  // Whose positions are new since Keep().
+  bool news_ = false;              // Anything else is new since Keep().
 };
 
 }  // namespace slackline

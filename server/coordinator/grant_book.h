@@ -89,7 +89,7 @@ class GrantBook {
                     const StateReader& reader,
                     absl::FunctionRef<const PeerId*(Incarnation)> peer_of);
 
-  // Of the examples that are given next. Of an elastic job.
+  // The epoch of the examples that are given next, in an elastic job.
   int64_t next_epoch() const {
     const int64_t next = returned_.empty() ? next_ : returned_.front().begin;
     return elastic_.has_value() ? next / elastic_->examples() : 0;
@@ -108,16 +108,17 @@ class GrantBook {
   };
   struct Worker {
     Caller call;  // The last one.
-    // That one is not answered yet.
+    // `call` is not answered yet.
     bool waits = false;
-    // As it said; after an answer, where its next call will come from.
+    // Where it says that it is; after an answer, where its next call will come
+    // from.
     Clock clock = 0;
     int64_t given = 0;
     int64_t done = 0;
     std::deque<Range> open;  // Given and not done, oldest first.
-    // Those are done when all have come to its clock.
+    // The ranges in `open` are done when all have come to its clock.
     bool reduced = false;
-    wire::GrantedExamples last;  // Answer.
+    wire::GrantedExamples last;  // The last answer.
   };
 
   // What is said of a worker from now on is new.
@@ -133,12 +134,12 @@ class GrantBook {
   std::optional<wire::Elastic> elastic_;
   int64_t next_ = 0;            // Position.
   std::deque<Range> returned_;  // Given out before, and not done.
-  Clock end_ = 0;               // Of the job; 0: not known.
+  Clock end_ = 0;               // The job's end; 0: not known.
   std::map<Incarnation, Worker> workers_;
   std::deque<Incarnation> queue_;  // Who waits, the longest first.
   int64_t examples_done_ = 0;
   int64_t examples_given_again_ = 0;
-  std::set<Incarnation> changed_;  // Since Keep().
+  std::set<Incarnation> changed_;  // Workers that have changed since Keep().
 };
 
 }  // namespace slackline

@@ -36,7 +36,7 @@ class GroupStore {
     wire::Code code = wire::OK;
     std::string error;
     Payload value;
-    bool has_value = false;  // Of a get that is OK.
+    bool has_value = false;  // It answers a get that is OK.
   };
   static constexpr size_t kKeyBytesMax = 256;
 

@@ -29,7 +29,7 @@ class HoldUps : public CoordinatorPart {
   // `editor` outlives it. `options.lease` says how often it looks.
   HoldUps(const StallWatch::Options& options, const ViewEditor* editor);
 
-  // At the beginning of each event, as of StallWatch::OnTime().
+  // An event begins (StallWatch::OnTime()).
   void OnEvent(absl::Time now) { stalls_.OnTime(now); }
   // The member has said how it gets on, and what it says can be.
   void OnWorkerStats(const Member& worker, const run::WorkerStats& stats,
@@ -38,7 +38,7 @@ class HoldUps : public CoordinatorPart {
   void OnGone(const GoneMember& gone, CoordinatorEffects*) override {
     stalls_.OnGone(gone.member.incarnation);
   }
-  // As of StallWatch::OnPlace().
+  // Where the worker's program is (StallWatch::OnPlace()).
   void OnPlace(Incarnation worker, const std::string& where) {
     stalls_.OnPlace(worker, where);
   }
@@ -52,7 +52,7 @@ class HoldUps : public CoordinatorPart {
   // job does not run.
   std::optional<Findings> Look(absl::Time now, CoordinatorEffects* effects);
 
-  // As of the last look.
+  // Says what the last look has found.
   void PutStatus(const StatusQuestion& question,
                  wire::StatusReply* status) const override;
 

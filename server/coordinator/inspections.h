@@ -52,7 +52,7 @@ namespace slackline {
 class Inspections : public CoordinatorPart {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(20);
-  static constexpr size_t kOpenMax = 8;  // Of users, and as many are over.
+  static constexpr size_t kOpenMax = 8;  // Users', and as many that are over.
   static constexpr int kNamesMax = 1024;
   static constexpr int32_t kTimelineMsMax = 120'000;
   static constexpr int64_t kBytesMax = 256 << 20;
@@ -60,7 +60,7 @@ class Inspections : public CoordinatorPart {
   static constexpr int64_t kPartBytesMin = 64 << 10;
   static constexpr size_t kTextBytesMax = 64 << 10;
   static constexpr size_t kWhereBytesMax = 1 << 10;
-  // Of what is kept for StatusReply.
+  // Bounds of what is kept for StatusReply.
   static constexpr size_t kKeptMax = 4;
   static constexpr size_t kKeptTextBytesMax = 16 << 10;
 
@@ -99,7 +99,7 @@ class Inspections : public CoordinatorPart {
   void PutSummary(run::Summary* summary) const override;
   // Some user waits, and something may still come.
   bool waited_for() const;
-  // And it may come of this member.
+  // Some user waits, and something may still come of this member.
   bool WaitsFor(Incarnation incarnation) const;
   size_t open() const { return open_.size(); }
   int64_t bytes() const { return bytes_; }
@@ -116,12 +116,12 @@ class Inspections : public CoordinatorPart {
     wire::Inspection question;
     bool of_user = false;
     PeerId user;
-    uint64_t call_id = 0;  // That began it.
+    uint64_t call_id = 0;  // The call that began it.
     absl::Time asked_at;   // When something was heard of the user last.
     bool of_all = false;
     bool waits_for_start = false;
     std::set<Incarnation> missing;
-    std::deque<Part> parts;  // That the user may not have yet.
+    std::deque<Part> parts;  // Those that the user may not have yet.
     int32_t dropped = 0;     // So many came before these.
     std::vector<std::string> gone;
     // The user has everything.
@@ -138,14 +138,15 @@ class Inspections : public CoordinatorPart {
   // The answer with what is here.
   Outgoing StateOf(const PeerId& to, uint64_t call_id, const Open& open,
                    int32_t received) const;
-  // Of what may be here, of a timeline of those who are missing.
+  // Sets how much of what may be here is for each of those who are missing, of
+  // a timeline.
   static void SetShare(Open* open);
   // Asks those who are missing at once.
   void Tell(const Open& open, CoordinatorEffects* effects) const;
   void Drop(Open* open, size_t parts);
-  // That no user has asked for in kPatience.
+  // Forgets what no user has asked for in kPatience.
   void ForgetUnwanted(absl::Time now);
-  // The oldest ones that are over, beyond kOpenMax of them.
+  // Forgets the oldest ones that are over, beyond kOpenMax of them.
   void ForgetOld();
   const wire::Stacks* KeepStacks(const Member& member,
                                  const wire::Stacks& stacks, double seconds);
@@ -154,7 +155,7 @@ class Inspections : public CoordinatorPart {
   std::map<uint64_t, Open> open_;  // By number.
   uint64_t last_number_ = 0;
   int64_t bytes_ = 0;  // Of all parts.
-  // Of members that held others up, oldest first.
+  // Stacks of members that held others up, oldest first.
   std::deque<std::pair<Incarnation, wire::MemberStacks>> kept_;
   std::map<Incarnation, absl::Time> asked_at_;
 };

@@ -74,7 +74,7 @@ class JobOutcome : public CoordinatorPart {
   WakeUp NextWakeUp() const override { return {.at = StopTime()}; }
   void OnTime(const Moment& moment, CoordinatorEffects* effects) override;
 
-  // Since the job began to run, which it has; in all of its runs.
+  // How long the job, which has begun to run, has run in all of its runs.
   double Seconds(absl::Time now) const {
     return seconds_before_ + SecondsHere(now);
   }
@@ -95,10 +95,10 @@ class JobOutcome : public CoordinatorPart {
   void OnAllDone(absl::Time now);
   // Stop rules hold while workers train.
   bool MayStop() const;
-  // Of the last training record of each worker: the mean over those of the
+  // The mean loss of the workers' last training records, over those of the
   // latest step, in the order of ranks. Nothing: no worker has told a loss.
   std::optional<double> TrainLoss() const;
-  // In this run.
+  // How long the job has run in this run.
   double SecondsHere(absl::Time now) const {
     return absl::ToDoubleSeconds(now - running_since_);
   }
@@ -118,16 +118,16 @@ class JobOutcome : public CoordinatorPart {
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();
-  std::map<int, run::MetricRecord> latest_;  // By kind.
-  std::map<int, run::MetricRecord>
-      trained_;  // By rank: of training, with a loss.
-  // By rank and kind: the time of the last one.
+  std::map<int, run::MetricRecord> latest_;  // The last record, by kind.
+  // The last record of training with a loss, by rank.
+  std::map<int, run::MetricRecord> trained_;
+  // The time of the last record, by rank and kind.
   std::map<std::pair<int, int>, double> recorded_at_;
   std::optional<run::Result> result_;
   std::string stopped_;        // By which rule.
   std::string stopped_early_;  // By a user: where and why.
   bool stopped_by_time_ = false;
-  double stopped_seconds_ = 0;  // When it came true, since running_since_.
+  double stopped_seconds_ = 0;  // When a rule came true, since running_since_.
 };
 
 }  // namespace slackline

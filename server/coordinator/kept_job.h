@@ -14,7 +14,7 @@
 
 namespace slackline {
 
-// As in CoordinatorCore::Options, but for the last three.
+// The fields are as in CoordinatorCore::Options, but for the last three.
 struct KeptJob {
   std::string job;
   uint64_t run = 0;
@@ -28,7 +28,7 @@ struct KeptJob {
 
   bool formed = false;  // All had joined: it ran, and perhaps has ended.
   bool ended = false;
-  wire::JobEnd end = {};  // If it has.
+  wire::JobEnd end = {};  // Set if it has ended.
 };
 
 // What does not change. The end is in the view.

@@ -32,9 +32,9 @@ class KeptView : public CoordinatorPart {
  private:
   Membership* const members_;
   ViewEditor* const editor_;
-  size_t changes_bytes_ = 0;  // Of those that come after the kept view.
+  size_t changes_bytes_ = 0;  // Bytes of the changes after the kept view.
   bool next_is_whole_ = false;
-  // Since Keep().
+  // What the editor has committed since Keep().
   ViewEditor::Committed committed_ = ViewEditor::Committed::kNothing;
 };
 

@@ -61,17 +61,18 @@ class LinkCheck {
   absl::Time NextNews() const;
 
  private:
-  // By role (true: worker) and index.
+  // Role (true: worker) and index.
   using Place = std::pair<bool, int32_t>;
   const Member* At(const Place& place) const;
   bool Needs(const Member& member, const Place& other) const;
 
   const Options options_;
   const Membership& members_;
-  uint64_t round_ = 0;  // None is under way.
+  uint64_t round_ = 0;  // 0: none is under way.
   absl::Time since_;
-  // Whom a member has not been connected with, with the thread.
-  std::map<Incarnation, std::map<Place, int32_t>> left_;  // If it has said so.
+  // Whom a member that has said so has not been connected with, with the
+  // thread.
+  std::map<Incarnation, std::map<Place, int32_t>> left_;
   std::set<std::string> said_;
   bool told_ = false;  // The lease is over.
 };

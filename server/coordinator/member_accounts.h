@@ -30,7 +30,7 @@ class MemberAccounts : public CoordinatorPart {
 
   // Warns of a program that is of another version than the coordinator.
   void OnJoined(const Member& member, CoordinatorEffects* effects) override;
-  // As in RunTotals.
+  // These are added to the RunTotals.
   void AddTraceback(int32_t rank, const std::string& text) {
     totals_.AddTraceback(rank, text);
   }
@@ -41,7 +41,7 @@ class MemberAccounts : public CoordinatorPart {
   // job has ended for is not known.
   void OnGone(const GoneMember& gone, CoordinatorEffects* effects) override;
 
-  // That all workers of the run have trained on.
+  // How many all workers of the run have trained on.
   int64_t Examples() const;
 
   void Keep(absl::Time now, KeptState* kept) override;

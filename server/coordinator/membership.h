@@ -36,18 +36,18 @@ struct Member {
   absl::Time heard;
   absl::Time heard_awake;   // In awake time: what the lease goes by.
   int graces = 0;           // How often its lease was made longer since then.
-  uint64_t view_known = 0;  // As it says itself.
+  uint64_t view_known = 0;  // The last that it says it has seen.
   uint64_t view_sent = 0;   // It may be lost.
   uint64_t records_acked = 0;
-  int64_t sent_micros = 0;  // Of its latest heartbeat, by its own clock.
-  run::WorkerStats worker;  // The last that it said of itself: a worker,
-  run::ServerStats server;  // or a server.
+  int64_t sent_micros = 0;  // When it sent its latest heartbeat, by its clock.
+  run::WorkerStats worker;  // What it said of itself last, if it is a worker.
+  run::ServerStats server;  // What it said of itself last, if it is a server.
   // Workers: has done its last step (HasTrained() in common/sync/phases.h). Its
   // program may work on.
   bool trained = false;
   bool done = false;  // Workers: has left its work finished, and has trained.
   bool founder = false;
-  Clock begins_at = 0;    // Of a founder.
+  Clock begins_at = 0;    // Where a founder begins.
   bool refused = false;   // Something that it said; that has been logged.
   bool draining = false;  // Servers: gives its shards away, then leaves.
   // When what it said of itself was last kept for the next coordinator.
@@ -65,7 +65,7 @@ Outgoing HeartbeatReplyTo(const Member& member);
 void PutWho(const Member& member, wire::JobEnd* end);
 // A worker is gone, at its clock.
 std::string LostText(const GoneMember& gone);
-// As views list them.
+// What views list of a member.
 wire::ServerMember ServerOf(const Member& server);
 wire::WorkerMember WorkerOf(const Member& worker);
 
@@ -77,15 +77,15 @@ class Membership : public CoordinatorPart {
     std::vector<std::string> server_hosts = {};
     std::vector<std::string> worker_hosts = {};
     absl::Duration lease = absl::Seconds(5);
-    // Of the checkpoint that the job goes on from: for workers.
+    // The checkpoint that the job goes on from, for workers.
     std::string checkpoint_folder = {};
     bool coordinator_may_return = false;  // As in JoinReply.
-    // As in CoordinatorCore::Options.
+    // These three are as in CoordinatorCore::Options.
     int host_server = 0;
     bool host_has_joined = false;
     absl::Duration found_within;
   };
-  // As common/membership sends them.
+  // A member sends so many (common/membership).
   static constexpr int kHeartbeatsPerLease = 5;
   // A member that is lost while no coordinator is there is counted as it was so
   // long ago, at most.
@@ -93,8 +93,8 @@ class Membership : public CoordinatorPart {
 
   explicit Membership(const Options& options);
 
-  // At the beginning of each event. After a pause of this process: what members
-  // have sent meanwhile waits to be read, so the lease of each of them lasts
+  // Called at the beginning of each event. After a pause of this process, what
+  // members sent meanwhile waits to be read, so the lease of each of them lasts
   // for at least one more heartbeat. For some pauses only, until it is heard
   // again: who is run too rarely finds the dead, though late.
   void Run(absl::Time now);
@@ -126,7 +126,7 @@ class Membership : public CoordinatorPart {
   // empty if that was said before, or it is of another job or in no place of
   // the config.
   std::string OnCannotJoin(const wire::CannotJoin& cannot);
-  // Until then, in awake time, somebody may ask again who was told that there
+  // Until when, in awake time, somebody may ask again who was told that there
   // is no place for it, or not yet: the server of this process, and
   // whoever has asked not long ago. They are to hear how the job has ended.
   absl::Time AskedUntil() const;
@@ -253,8 +253,8 @@ class Membership : public CoordinatorPart {
   int32_t next_server_ = 0;
   std::map<Incarnation, Member> members_;
   std::map<int32_t, const Member*> servers_, workers_;  // Into members_.
-  // Of members that are gone: the last ones, oldest first. A process whose
-  // token is forgotten and that knocks again is a new one, and gets a new
+  // Tokens of members that are gone: the last ones, oldest first. A process
+  // whose token is forgotten and that knocks again is a new one, and gets a new
   // incarnation.
   std::map<uint64_t, Incarnation> past_tokens_;
   std::deque<uint64_t> past_token_order_;
@@ -272,12 +272,13 @@ class Membership : public CoordinatorPart {
   std::map<Incarnation, std::string> why_removed_;  // The last ones.
   // When they asked last who have no place, in awake time, by token.
   std::map<uint64_t, absl::Time> asking_;
-  bool host_came_;  // The server of this process, to this coordinator.
-  absl::Time next_expiry_ = absl::InfiniteFuture();  // At the earliest.
-  absl::Time looked_ = absl::InfinitePast();         // Last, in awake time.
-  // Since Keep().
-  std::set<Incarnation> changed_;
-  bool news_ = true;  // Of what is of no member that is there.
+  bool host_came_;  // The server of this process has come to this coordinator.
+  // No lease runs out before.
+  absl::Time next_expiry_ = absl::InfiniteFuture();
+  // When it looked last, in awake time.
+  absl::Time looked_ = absl::InfinitePast();
+  std::set<Incarnation> changed_;  // Members whose state is new since Keep().
+  bool news_ = true;  // State of no member that is there is new, too.
 };
 
 }  // namespace slackline

@@ -93,7 +93,7 @@ class ModeChanger {
   // The worker is no longer a member, as the view of this number is the first
   // to tell.
   void OnGone(const Worker& worker, uint64_t view_number);
-  // As in ClockAgreement.
+  // How far the shards of this server were (ClockAgreement::OnServer()).
   void OnServer(int32_t server, uint64_t seen_view, Clock reached) {
     agreement_.OnServer(server, seen_view, reached);
   }

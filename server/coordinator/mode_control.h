@@ -52,7 +52,7 @@ class ModeControl : public CoordinatorPart {
   const std::string& ended_early() const {
     return changer_.end().ended_early();
   }
-  // As in ModeChanger.
+  // These ask the ModeChanger, and tell it.
   absl::Status MayCut() const;
   void WantCut(const std::string& reason);
   void CutDone();
@@ -89,7 +89,7 @@ class ModeControl : public CoordinatorPart {
     delays_->Put(editor_->view(), manifest);
   }
 
-  // As in ModeChanger.
+  // OK, or why no shard may start to move.
   absl::Status MayMove() const;
   // Empty, or why no worker can join just now.
   std::string WhyNoneJoins() const;

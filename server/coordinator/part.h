@@ -30,11 +30,11 @@ struct Moment {
 
 struct Member;  // membership.h
 
-// With what the job begins.
+// What the job begins with.
 struct JobStart {
   Moment moment;
-  // As the members bring them. Of a job that goes on from a checkpoint their
-  // values are there.
+  // The tables that the members bring. Of a job that goes on from a checkpoint
+  // their values are there.
   std::vector<wire::Table> tables;
   double seconds_before = 0;  // It has run for so long in earlier runs.
 };
@@ -56,7 +56,7 @@ struct WakeUp {
 // What a user wants to know who asks for the job's status.
 struct StatusQuestion {
   Moment moment;
-  int64_t moves_known = 0;  // Without the records of the first ones.
+  int64_t moves_known = 0;  // So many first records are left out.
 };
 
 class CoordinatorPart {
@@ -87,12 +87,12 @@ class CoordinatorPart {
   virtual void OnNews() {}
   // The job has ended in this event, however. Advance() follows once more.
   virtual void OnEnded(const Moment&, CoordinatorEffects*) {}
-  // At the end of each event: the view, with all edits, has been sent. Answers
+  // The event is at its end: the view, with all edits, has been sent. Answers
   // calls that have waited for that.
   virtual void AnswerCalls(CoordinatorEffects*) {}
 
-  // For the next coordinator: puts what is new since the last call. At the end
-  // of each event.
+  // For the next coordinator: puts what is new since the last call. Called at
+  // the end of each event.
   virtual void Keep(absl::Time, KeptState*) {}
   // What another coordinator has kept, in a part that knows nothing yet. Parts
   // that come before it in the list are loaded. DataLoss names the key that is

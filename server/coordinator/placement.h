@@ -33,8 +33,8 @@ class Placement : public CoordinatorPart {
   // Places the tables on all servers' threads.
   void OnStart(const JobStart& start, CoordinatorEffects* effects) override;
 
-  // Of a coordinator that goes on with a job: a server that was to be drained
-  // when it took over stays, as the coordinator does.
+  // This coordinator has taken over a job: its server stays, as it does, even
+  // if that was to be drained by then.
   void KeepHost(CoordinatorEffects* effects);
   // Rebalance, move_shards or drain: the answer is the plan. Its moves follow.
   absl::StatusOr<run::Plan> OnCall(const wire::Call& call, absl::Time now,
@@ -68,7 +68,7 @@ class Placement : public CoordinatorPart {
   // Empty, or why the server cannot leave.
   std::string WhyMustStay(const Member& server) const;
 
-  // As of the Rebalancer.
+  // The Rebalancer's state is kept, and whether a round is due.
   void Keep(absl::Time now, KeptState* kept) override;
   absl::Status Load(const StateReader& reader, const Moment& moment,
                     CoordinatorEffects* effects) override;
@@ -78,7 +78,7 @@ class Placement : public CoordinatorPart {
   void PutSummary(run::Summary* summary) const override;
 
  private:
-  // And is not drained.
+  // A server owns no shard, and is not drained.
   bool AServerHasNothing() const;
   // OK if shards can move now; UNAVAILABLE if they cannot just now.
   absl::Status MayMove() const;
@@ -97,8 +97,9 @@ class Placement : public CoordinatorPart {
   ViewEditor* const editor_;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
-  bool news_ = false;       // For Advance().
-  bool round_due_ = false;  // Even if nothing is planned automatically.
+  bool news_ = false;  // For Advance().
+  // A round is due even if nothing is planned automatically.
+  bool round_due_ = false;
 };
 
 }  // namespace slackline

@@ -35,8 +35,8 @@ struct PlannerThread {
   // measured, so a machine that is busy with other things has less. Above 0.
   double capacity = 1;
   bool accepts = true;  // False: is being drained, everything goes off it.
-  // Of its own work, beside that of its shards, which stays here: that of
-  // copies of shards. As PlannerShard::demand.
+  // What its own work demands, beside its shards', and which stays here: that
+  // of copies of shards. Measured as PlannerShard::demand.
   double background = 0;
 };
 
@@ -44,8 +44,8 @@ struct PlannerShard {
   ShardId shard{};
   int thread = 0;     // Index into threads: where it is now.
   double demand = 0;  // Seconds of reference work per second. At least 0.
-  int64_t bytes = 0;  // To be moved: values and optimizer state.
-  Region region;      // Of its table, for splitting.
+  int64_t bytes = 0;  // What a move takes along: values and optimizer state.
+  Region region;      // What it has of its table, for splitting.
   // Has moved lately or is on its way: stays where it is, in one piece, even on
   // a thread that is being drained.
   bool pinned = false;
@@ -67,14 +67,14 @@ struct PlannerOptions {
   // over the horizon, exceeds what it costs in time.
   double horizon_seconds = 60;
   double bytes_per_second = 1e9;
-  double move_seconds = 0.01;  // Of each move, whatever its size.
+  double move_seconds = 0.01;  // Each move takes so long, whatever its size.
 };
 
 struct PlannerMove {
   enum class Reason {
     kDrained,     // Its thread gives everything away.
     kOverloaded,  // Its thread had more than the target.
-    kMakesRoom,   // For something hotter.
+    kMakesRoom,   // It makes room for something hotter.
   };
   ShardId shard{};  // May be a new piece; in at most one move of the plan.
   int from = 0;     // Thread indexes.
@@ -95,7 +95,7 @@ struct PlannerResult {
   std::vector<PlannerMove> moves;    // The most urgent first.
   double worst_before = 0;           // Utilisation of the most loaded thread.
   double mean = 0;
-  double worst_after = 0;  // As predicted.
+  double worst_after = 0;  // What worst_before becomes, as predicted.
   int64_t bytes = 0;       // Of all moves.
   std::string summary;     // One sentence, also when there is nothing to do.
 };

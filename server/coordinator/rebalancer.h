@@ -38,7 +38,7 @@ class Rebalancer {
   };
   enum class Aim {
     kBalance,    // Lower the load of the most loaded thread; empty who drains.
-    kFill,       // As kBalance, down to the target, however little the load is:
+    kFill,       // Do so down to the target, however little the load is:
                  // a server has nothing, which is no noise.
     kDrainOnly,  // Empty the draining servers, leave the rest as it is.
   };

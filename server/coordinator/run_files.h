@@ -40,7 +40,7 @@ class LineFile {
   int64_t lost() const { return lost_; }
   int64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
-  // Of the first line that was left out.
+  // Why a line was left out for the first time.
   const absl::Status& why() const { return why_; }
 
  private:
@@ -63,7 +63,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
 // The runs that the records in this folder are of, in their order, each of
 // which has gone on from one before it; none, if there is no file that says so.
 // Errors name the file; DataLoss: it is larger than kRunsFileBytesMax.
-inline constexpr int64_t kRunsFileBytesMax = 1 << 20;  // Of 25,000 runs.
+inline constexpr int64_t kRunsFileBytesMax = 1 << 20;  // Fits 25,000 runs.
 absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder);
 // Whether the run is one of them. Never for run 0.
 absl::StatusOr<bool> HasRecordsOf(const std::string& folder, uint64_t run);
@@ -88,17 +88,17 @@ bool HasRecords(const std::string& folder);
 absl::StatusOr<std::string> PutRunAside(const std::string& folder,
                                         bool with_checkpoints);
 
-// Of a run that another one goes on from: which of its steps are not done anew.
+// Which steps of a run are not done anew by the one that goes on from it.
 struct LastSteps {
   Clock all = 0;
-  std::map<int32_t, Clock> own = {};  // Of these ranks instead.
+  std::map<int32_t, Clock> own = {};  // What holds for these ranks instead.
 };
 
 class RunFiles {
  public:
   struct Origin {
-    uint64_t run = 0;  // As in wire.Header; 0: nobody will go on from it.
-    // Has taken the checkpoint that this one goes on from; 0: none.
+    uint64_t run = 0;  // That of wire.Header; 0: nobody will go on from it.
+    // The run that took the checkpoint that this one goes on from; 0: none.
     uint64_t goes_on_from = 0;
     // Random: tells the folder from others with records of the same run.
     uint64_t folder = 0;
@@ -116,21 +116,21 @@ class RunFiles {
   // The folder into which Create() has put what was there; empty: none.
   const std::string& replaced() const { return replaced_; }
 
-  // The same run, whose coordinator has died: what this one has written behind
-  // what it kept, which nobody was told of, is cut off. A summary stays. If it
-  // has written into another folder, this one is begun as by Create(), and
-  // WhatIsMissing() says so.
+  // Goes on with the run, whose coordinator has died: what that has written
+  // behind what it kept, which nobody was told of, is cut off. A summary stays.
+  // If it has written into another folder, this one is begun as by Create(),
+  // and WhatIsMissing() says so.
   static absl::StatusOr<std::unique_ptr<RunFiles>> GoOn(
       const std::string& folder, const Origin& origin,
       const coordinator::FilesState& kept);
-  // For GoOn().
+  // What GoOn() needs.
   coordinator::FilesState Kept() const;
 
-  // To be called before this run's first record: of those which were kept,
-  // removes the records of steps that are done anew. Errors name path, call and
+  // Removes, of the records which were kept, those of steps that are done anew.
+  // To be called before this run's first record. Errors name path, call and
   // reason; then they stay.
   absl::Status DropAfter(const LastSteps& last);
-  bool dropped() const { return dropped_; }  // That was called.
+  bool dropped() const { return dropped_; }  // DropAfter() was called.
 
   // Appends a line. A failure is returned for the first line of a file that
   // cannot be written, and only then: it is to be said once.

@@ -26,7 +26,7 @@ class RunTotals {
   // are kept.
   void AddLost(const std::string& sentence);
 
-  // About a worker that was slow. The first ones are kept.
+  // A sentence about a worker that was slow. The first ones are kept.
   void AddStraggler(const std::string& sentence);
 
   // Where a worker's program has failed. The last one of each of the first
@@ -37,7 +37,7 @@ class RunTotals {
     int32_t rank = 0;
     const run::WorkerStats* stats = nullptr;
   };
-  // Of the workers that are gone.
+  // How many the workers that are gone have trained on.
   int64_t examples_of_gone() const { return examples_; }
   // Sets what follows from the statistics of those who are gone and of those
   // who are there, and from the sentences.
@@ -69,7 +69,7 @@ class RunTotals {
 
   int64_t examples_ = 0;
   run::Summary workers_;  // Sums over workers that are gone.
-  std::map<int32_t, run::WorkerSummary> last_;  // By rank: the last gone life.
+  std::map<int32_t, run::WorkerSummary> last_;  // The last gone life, by rank.
   run::ServerStats servers_;               // Sums over servers that are gone.
   std::map<int32_t, uint64_t> nonfinite_;  // Steps by all-reduce, by rank.
   std::vector<std::string> lost_;

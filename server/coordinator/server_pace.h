@@ -25,7 +25,7 @@ class ServerPace {
  public:
   struct Options {
     double slow_above = 1.5;  // Times what it is measured by.
-    int reports_min = 5;      // Of a server of which fewer are known: no past.
+    int reports_min = 5;      // A server of which fewer are known has no past.
     int past_reports = 60;    // What is so long ago counts 1/e.
     // A server that is busy for a smaller share of the time is no bottleneck.
     double busy_min = 0.4;
@@ -34,7 +34,7 @@ class ServerPace {
     int32_t server = 0;
     double times = 0;
     std::string threads;   // A clause about what its shard threads do.
-    std::string sentence;  // With it.
+    std::string sentence;  // A whole one, with that clause.
   };
 
   explicit ServerPace(const Options& options) : options_(options) {}
@@ -61,11 +61,11 @@ class ServerPace {
     int32_t index = 0;
     double now = 0;  // Bytes per second of working; 0: too little work.
     double past = 0;
-    int reports = 0;  // In `past`.
+    int reports = 0;  // How many are in `past`.
     double busy = 0;  // Share of the time, of the busiest thread.
   };
 
-  // Of the other servers; 0: there is none.
+  // The median of the other servers' figures; 0: there is none.
   double MedianOfOthers(const Server& server, double Server::*figure) const;
   std::optional<Slow> SlowBeside(const Server& server, double measure,
                                  bool before) const;

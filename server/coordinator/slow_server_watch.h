@@ -66,7 +66,7 @@ class SlowServerWatch {
   // From here on steps are other work.
   void Clear();
 
-  // Without a rank. As of the last round.
+  // The alarm of the last round, which has no rank.
   const std::optional<run::Straggler>& alarm() const { return alarm_; }
 
  private:
@@ -74,7 +74,7 @@ class SlowServerWatch {
     uint64_t messages = 0;
     double seconds = 0;
   };
-  // Of a worker, since it began.
+  // What a worker has done since it began.
   struct Totals {
     int64_t steps = 0;
     run::StepPhases phases;
@@ -83,13 +83,13 @@ class SlowServerWatch {
   struct Worker {
     Totals begun;  // When the round began.
     Totals last;
-    bool heard = false;  // In this round.
+    bool heard = false;  // It was heard in this round.
     Clock clock = 0;
     // Seconds of its last steps but for pushing and pulling, without the
     // longest: a pause of one worker is no reason not to name a server.
     double others = 0;
   };
-  // Of all workers.
+  // What all workers have done in a round.
   struct Round {
     // Seconds of a step.
     double pushing = 0;
@@ -119,7 +119,7 @@ class SlowServerWatch {
                                     const ServerPace& pace) const;
   std::optional<Suspect> FindSlow(const Round& round,
                                   const ServerPace& pace) const;
-  // Of the figures of the servers but this one.
+  // The median of the figures of the servers but this one.
   static std::optional<double> MedianOfOthers(
       const std::map<int32_t, double>& figures, int32_t server);
   bool HasPast(const Past& past) const {
@@ -135,9 +135,9 @@ class SlowServerWatch {
   std::map<int32_t, Past> answers_;  // By server, in seconds.
   Past pushing_;
   Past pulling_;
-  std::optional<Suspect> suspect_;  // Of the last round,
-  int rounds_suspected_ = 0;        // and of so many in a row.
-  Clock even_at_ = 0;               // Of the last round without one.
+  std::optional<Suspect> suspect_;  // Whom the last round suspects.
+  int rounds_suspected_ = 0;        // So many rounds in a row do.
+  Clock even_at_ = 0;               // Of the last round without a suspect.
   std::optional<run::Straggler> alarm_;
 };
 

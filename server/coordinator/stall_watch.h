@@ -42,9 +42,9 @@ class StallWatch {
  public:
   struct Options {
     absl::Duration timeout = absl::Seconds(60);
-    // Of the chief that evaluates and writes the model once all are done: there
-    // may be no room on the disk for a while. And of what a program does
-    // between its last step and the end.
+    // The timeout of the chief that evaluates and writes the model once all are
+    // done: there may be no room on the disk for a while. It holds, too, for
+    // what a program does between its last step and the end.
     absl::Duration finish_timeout = absl::Seconds(660);
     absl::Duration lease = absl::Seconds(5);
   };
@@ -57,7 +57,8 @@ class StallWatch {
   struct Findings {
     // Sentences: who holds whom up at present. The timeout need not be over.
     std::vector<std::string> held_up;
-    // Those that were not there before, or did not say where the program is.
+    // Those of held_up that were not there before, or did not say where the
+    // program is.
     std::vector<std::string> news;
     std::vector<Incarnation> holding_up;  // For whom others wait.
     std::vector<Culprit> remove;
@@ -95,7 +96,7 @@ class StallWatch {
     Incarnation incarnation = 0;
     Clock clock = 0;
     bool waits = false;   // For workers.
-    bool blocks = false;  // Those who wait for it.
+    bool blocks = false;  // It holds up those who wait for it.
     bool at_server = false;
     // Its step needs the others wherever they are: by all-reduce, or because
     // its pull has a turn that is given.
@@ -127,7 +128,7 @@ class StallWatch {
   absl::Time counted_from_ = absl::InfinitePast();
   absl::Time judged_from_ = absl::InfinitePast();
   std::map<uint64_t, int32_t> moves_;    // Sources, at the last look.
-  std::map<int32_t, absl::Time> moved_;  // By source: when one ended last.
+  std::map<int32_t, absl::Time> moved_;  // When one ended last, by source.
   std::map<Incarnation, Report> reports_;
   std::map<Incarnation, absl::Time> done_since_;
   struct Said {

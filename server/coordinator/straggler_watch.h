@@ -79,7 +79,7 @@ class StragglerWatch {
   }
 
   struct News {                      // Sentences.
-    std::vector<std::string> begun;  // Or an alarm names another phase now.
+    std::vector<std::string> begun;  // Alarms begin, or name another phase.
     std::vector<std::string> ended;
   };
   // `view` is RUNNING.
@@ -88,12 +88,13 @@ class StragglerWatch {
   // The job does not run any more.
   void Clear();
 
-  // As of the last look.
+  // Says what the last look has found.
   void PutStatus(wire::StatusReply* status) const;
   const std::vector<run::Straggler>& alarms() const { return alarms_; }
 
  private:
-  // Of a worker's step, in seconds. The phases that are its own come first.
+  // The figures of a worker's step, in seconds. The phases that are its own
+  // come first.
   enum Figure {
     kLoading,
     kComputing,
@@ -107,9 +108,9 @@ class StragglerWatch {
   };
   static constexpr int kPhases = kOwn;
   using Figures = std::array<double, kFigures>;
-  // Of one comparison.
+  // What one comparison has come to.
   struct Comparison {
-    Clock even_at = 0;  // The worker was not slower.
+    Clock even_at = 0;  // Where the worker was not slower.
     // Number of the report since which it is not even; 0: it is.
     int64_t uneven_since = 0;
     std::optional<run::Straggler> alarm = {};
@@ -121,10 +122,9 @@ class StragglerWatch {
     run::RecentSteps recent;
     int64_t report = 0;  // The number of the last one.
     Figures now = {};
-    // Its past, of so many steps, up to this one.
-    Figures past = {};
-    int64_t past_steps = 0;
-    int64_t past_until = 0;
+    Figures past = {};       // The figures of its past.
+    int64_t past_steps = 0;  // So many steps count there.
+    int64_t past_until = 0;  // The step up to which the past goes.
     Comparison relative;
     Comparison individual;
     run::Slowness slowness;
@@ -163,7 +163,7 @@ class StragglerWatch {
   int64_t mode_phase_ = -1;  // View.entered.
   std::optional<run::Straggler> of_all_;
   ServerPace servers_;
-  std::optional<int32_t> slow_server_;  // That has been said.
+  std::optional<int32_t> slow_server_;  // The one that has been said.
   SlowServerWatch slow_servers_;
   // By rank; that of all comes first, that of a server last.
   std::vector<run::Straggler> alarms_;

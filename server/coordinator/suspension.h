@@ -35,7 +35,7 @@ class Suspension : public CoordinatorPart {
   struct Options {
     // From the wish to the end of the job, in awake time.
     absl::Duration timeout = absl::Seconds(660);
-    // That the job has gone on from; without a folder: none.
+    // The checkpoint that the job has gone on from; without a folder: none.
     run::CheckpointRecord resumed_from;
   };
   // All of them outlive it.
@@ -69,7 +69,7 @@ class Suspension : public CoordinatorPart {
   // Why there was no checkpoint in time.
   std::string WhyLate() const;
   void OnAnswer(const absl::StatusOr<std::string>& text);
-  // Without a checkpoint.
+  // The job ends as STOPPED, without a checkpoint.
   void StopBecause(absl::string_view why);
 
   const Options options_;
@@ -77,7 +77,7 @@ class Suspension : public CoordinatorPart {
   Checkpointer* const checkpointer_;
   ViewEditor* const editor_;
   std::optional<std::string> reason_;
-  bool asked_ = false;  // The Checkpointer; its answer is to come.
+  bool asked_ = false;  // The Checkpointer was asked; its answer is to come.
   bool said_at_work_ = false;
   absl::Time gives_up_at_;
 };

@@ -32,14 +32,14 @@ class ViewEditor {
   bool ended() const {
     return view_.state() == wire::FINISHED || view_.state() == wire::FAILED;
   }
-  // Of the view that will have the edits which are made now.
+  // The number of the view that will have the edits which are made now.
   uint64_t next_number() const { return view_.number() + 1; }
 
   // ---- The job
   void Run(int64_t steps_total, int64_t steps_per_epoch, bool elastic = false);
   // The smallest clock of a founder, of a job that begins to run.
   void SetBeginsAt(Clock clock);
-  // Of an elastic job: all examples are done. Of any: it is ended early.
+  // All examples of an elastic job are done, or a job is ended early.
   void SetEndClock(Clock clock);
   // FINISHED or FAILED, as the cause is. Without effect once the job has ended.
   void End(wire::JobEnd end);
@@ -87,11 +87,11 @@ class ViewEditor {
 
   // ---- Followers (common/view/shard_map.h). The view may have none on the
   // server of the shard's owner, and one on each other server.
-  // All that there are.
+  // Sets all that there are.
   void SetFollowers(std::vector<wire::Follower> sorted);
-  // A new one, which is not in sync yet.
+  // Adds a new one, which is not in sync yet.
   void AddFollower(int32_t shard, Owner thread);
-  // Of one that is there, as below.
+  // The follower is there, here and in the two below.
   void SetInSync(int32_t shard, int32_t server);
   void RemoveFollower(int32_t shard, int32_t server);
   // It owns the shard now, and is no follower any more. The owner so far has
@@ -99,7 +99,7 @@ class ViewEditor {
   void Promote(int32_t shard, int32_t server);
   // nullptr if there is none. Valid until the next edit.
   const wire::Follower* FindFollower(int32_t shard, int32_t server) const;
-  // Of all servers, by their ids. Valid until the next edit.
+  // The shard's on all servers, by their ids. Valid until the next edit.
   absl::Span<const wire::Follower* const> FollowersOf(int32_t shard) const;
   bool FollowsShards(int32_t server) const {
     return followed_.count(server) > 0;
@@ -120,10 +120,10 @@ class ViewEditor {
   enum class Committed {
     kNothing,  // Nothing was edited.
     kChange,   // view() has its new number, and change() says what is new.
-    kWhole,    // The same, but only the whole view says it.
+    kWhole,    // view() has its new number, and it alone says what is new.
   };
   Committed Commit();
-  // Of the last commit, if it was a kChange.
+  // What the last commit has changed, if it was a kChange.
   const wire::ViewChange& change() const { return change_; }
 
  private:
@@ -135,7 +135,7 @@ class ViewEditor {
   // Takes all moves off the list for which `is_over` is true.
   template <typename Predicate>
   void DropMoves(Predicate is_over);
-  // Of the first follower that is not before it.
+  // The place of the first follower that is not before the key.
   int PlaceOf(FollowerKey key) const;
   wire::Follower* MutableFollower(int32_t shard, int32_t server);
   // To be called before the follower is changed, or comes, or goes.
@@ -145,13 +145,12 @@ class ViewEditor {
   void PutFollowerChanges();
 
   wire::View view_;
-  wire::ViewChange change_;   // As committed.
+  wire::ViewChange change_;   // The last committed.
   wire::ViewChange pending_;  // What the edits since then have added to lists.
   bool whole_ = false;        // Edits that a change cannot express.
   uint64_t owners_since_;     // As owners_since() says.
-  // By server; no entry: none.
-  std::map<int32_t, int32_t> owned_;     // Shards,
-  std::map<int32_t, int32_t> followed_;  // and copies of shards.
+  std::map<int32_t, int32_t> owned_;     // Shards by server; no entry: none.
+  std::map<int32_t, int32_t> followed_;  // Copies by server; no entry: none.
   // Followers that edits have touched: as a view that has not these edits, but
   // the splits, has them. nullopt: it has none there.
   std::map<FollowerKey, std::optional<wire::Follower>> touched_;

@@ -42,12 +42,12 @@ class EtcdClient {
     std::string ca = {};
     std::string certificate = {};
     std::string private_key = {};
-    // Of etcd; empty: it has no users. The password is in a file, which nobody
-    // else may read, and is read again whenever a token is asked for. After
-    // Create() a file that cannot be read is Unavailable, and so is a password
-    // that etcd refuses once one has worked; the last one that has worked is
-    // tried, too. Somebody may just be changing it, in the file or in etcd
-    // first.
+    // A user of etcd; empty: it has no users. The password is in a file, which
+    // nobody else may read, and is read again whenever a token is asked for.
+    // After Create() a file that cannot be read is Unavailable, and so is a
+    // password that etcd refuses once one has worked; the last one that has
+    // worked is tried, too. Somebody may just be changing it, in the file or in
+    // etcd first.
     std::string user = {};
     std::string password_file = {};
     std::string prefix = {};  // Of the keys that are used, for errors.
@@ -80,8 +80,9 @@ class EtcdClient {
                                            int64_t count_max);
   absl::StatusOr<std::optional<Entry>> Get(const std::string& key);
 
-  // If all of the revisions are these, all of the changes, else none. A try
-  // whose answer is lost may have made them, and another one then sees others.
+  // Makes all of the changes if all of the revisions are these, else none. A
+  // try whose answer is lost may have made them, and another one then sees
+  // others.
   struct Transaction {
     struct Revision {
       std::string key;
@@ -105,7 +106,7 @@ class EtcdClient {
   struct TransactionResult {
     bool made = false;
     int64_t revision = 0;  // Of the changes.
-    // Of else_get, if not made.
+    // What is there of else_get, if not made.
     std::vector<std::optional<Entry>> found;
   };
   absl::StatusOr<TransactionResult> Transact(const Transaction& transaction);
@@ -128,7 +129,8 @@ class EtcdClient {
   // over.
   absl::StatusOr<nlohmann::json> Call(absl::string_view path,
                                       const nlohmann::json& request);
-  // At one endpoint; with a token, if there is a user. `wait_max`: of both.
+  // Tries at one endpoint; with a token, if there is a user. `wait_max` is for
+  // both, asking for a token and the call.
   absl::StatusOr<nlohmann::json> TryAsUser(const std::string& endpoint,
                                            absl::string_view path,
                                            const std::string& body,
@@ -136,7 +138,8 @@ class EtcdClient {
   absl::StatusOr<nlohmann::json> Try(const std::string& url,
                                      const std::string& body,
                                      absl::Duration wait_max);
-  // With the password of the file, else with the last one that has worked.
+  // Asks for a token with the password of the file, else with the last one that
+  // has worked.
   absl::Status Authenticate(const std::string& endpoint, absl::Time give_up);
   absl::Status AskToken(const std::string& endpoint,
                         const std::string& password, absl::Time give_up);
@@ -154,7 +157,7 @@ class EtcdClient {
   // The last one that has worked; while none has, that of Create().
   std::string password_;
   bool password_worked_ = false;
-  bool warned_ = false;  // That the one in the file does not work.
+  bool warned_ = false;  // It was said that the one in the file does not work.
 };
 
 }  // namespace slackline

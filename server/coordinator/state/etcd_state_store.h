@@ -61,7 +61,7 @@ class EtcdStateStore : public StateStore {
   EtcdStateStore(const EtcdStateStore&) = delete;
   EtcdStateStore& operator=(const EtcdStateStore&) = delete;
 
-  // Of all commits that have succeeded.
+  // The state with all commits that have succeeded.
   const CoordinatorState& state() const { return state_; }
   // Nobody else leads for so long after a KeepAlive() began that was ok.
   absl::Duration lease() const { return lease_.ttl; }
@@ -101,12 +101,12 @@ class EtcdStateStore : public StateStore {
   const std::unique_ptr<EtcdClient> client_;       // Commit()'s thread.
   std::unique_ptr<EtcdClient> keep_alive_client_;  // KeepAlive()'s thread.
   EtcdClient::Lease lease_;
-  int64_t leader_revision_ = 0;  // With which the leader's key was made.
+  int64_t leader_revision_ = 0;  // The leader's key was made with it.
 
   int64_t head_revision_ = 0;  // 0: there is no head.
   uint64_t first_ = 1;
   uint64_t last_ = 0;  // Before first_: no batch.
-  size_t bytes_ = 0;   // Of these batches.
+  size_t bytes_ = 0;   // Bytes of these batches.
   size_t rewrite_above_ = 0;
   CoordinatorState state_;
   absl::Status failed_;

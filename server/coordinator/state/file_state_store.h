@@ -46,7 +46,7 @@ class FileStateStore : public StateStore {
   // The file stays.
 
   bool has_lock() const { return has_lock_; }
-  // Of all commits that have succeeded.
+  // The state with all commits that have succeeded.
   const CoordinatorState& state() const { return state_; }
 
   // Errors name file, call and reason; ResourceExhausted: no space, or more
@@ -70,7 +70,7 @@ class FileStateStore : public StateStore {
   bool has_lock_ = true;
   Descriptor file_;
   int64_t bytes_ = 0;          // Of the file.
-  int64_t rewrite_above_ = 0;  // If bytes_ is above.
+  int64_t rewrite_above_ = 0;  // The file is rewritten if bytes_ is above.
   CoordinatorState state_;
   absl::Status failed_;
 };

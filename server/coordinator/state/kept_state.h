@@ -32,12 +32,12 @@ class KeptState {
   // What was kept before is not new.
   void Load(const CoordinatorState& state) { state_ = state; }
 
-  // Is new unless the key has these very bytes.
+  // The value is new unless the key has these very bytes.
   void Put(const std::string& key, const google::protobuf::MessageLite& value);
-  // Of a key that is not there yet: then its value never changes. `value` is
-  // called only in that case.
+  // Puts the value of a key that is not there yet, and that never changes then.
+  // `value` is called only in that case.
   void PutOnce(const std::string& key, absl::FunctionRef<std::string()> value);
-  // Without effect if there is none.
+  // It has no effect if the key is not there.
   void Remove(const std::string& key);
   bool Has(const std::string& key) const { return state_.count(key) > 0; }
   // All keys with this prefix, in order.

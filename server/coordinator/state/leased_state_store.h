@@ -36,7 +36,7 @@ class LeasedStateStore : public StateStore {
   LeasedStateStore& operator=(const LeasedStateStore&) = delete;
 
   absl::Status Commit(const std::vector<StateChange>& changes) override;
-  // At once, unless the lease may be over: then it waits until etcd has said
+  // Returns at once, unless the lease may be over: waits until etcd has said
   // whether it is. Unavailable: etcd has not.
   absl::Status AwaitLead() override;
   std::function<bool()> LeadCheck() const override;
@@ -54,7 +54,7 @@ class LeasedStateStore : public StateStore {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Nobody else leads before, by a clock that goes on in a suspended host.
   absl::Time leads_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  // The same in nanoseconds, for whom has a LeadCheck(); 0: nobody knows.
+  // leads_until_ in nanoseconds, for who has a LeadCheck(); 0: nobody knows.
   const std::shared_ptr<std::atomic<int64_t>> leads_until_nanos_ =
       std::make_shared<std::atomic<int64_t>>(0);
   absl::Status renewed_ ABSL_GUARDED_BY(mutex_);  // What the last try gave.

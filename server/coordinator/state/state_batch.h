@@ -16,14 +16,14 @@ namespace slackline {
 // Stores neither write nor read a state that is longer.
 inline constexpr int64_t kStateBytesMax = int64_t{512} << 20;
 
-// Above: ResourceExhausted, before any of it is copied.
+// A longer one is ResourceExhausted, before any of it is copied.
 absl::StatusOr<std::string> EncodeBatch(
     const std::vector<StateChange>& changes);
 // A batch that makes an empty state this one.
 absl::StatusOr<std::string> EncodeBatch(const CoordinatorState& state);
 
-// Of the first batch of the bytes: makes its changes, and returns how many
-// bytes it has; 0, and changes nothing, if the bytes end before it does, or if
+// Makes the changes of the first batch of the bytes, and returns how many bytes
+// it has; 0, and changes nothing, if the bytes end before it does, or if
 // they are zeros from one of its bytes on: a crash leaves either. DataLoss: the
 // hashes are not those of the bytes.
 absl::StatusOr<size_t> ApplyBatch(absl::string_view bytes,

@@ -12,7 +12,7 @@
 
 namespace slackline {
 
-// Of a log that begins with a batch of so many bytes, which are durable before
+// The header of a log that begins with a batch of so many bytes, durable before
 // anything is appended.
 std::string StateLogHeader(size_t batch_bytes);
 

@@ -16,7 +16,7 @@
 
 namespace slackline {
 
-// By key.
+// Values by key.
 using CoordinatorState = std::map<std::string, std::string>;
 
 struct StateChange {
