@@ -345,7 +345,11 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
   if (!started_) return;
   Run(now);
   const absl::Time awake = awake_.At(now);
-  effects->failure = coordinator_.CheckSilence(
+  const auto fails = [&](const absl::Status& status) {
+    if (!status.ok()) effects->failure = status;
+    return !status.ok();
+  };
+  const absl::Status silent = coordinator_.CheckSilence(
       awake,
       WasStopped(now)
           ? absl::StrCat("; this process itself was stopped for ",
@@ -353,10 +357,9 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
                          ", longer than its lease of ", DurationText(lease()))
           : "",
       &effects->log);
-  if (!effects->failure.ok()) return;
+  if (fails(silent)) return;
   if (incarnation_ == 0) {
-    effects->failure = coordinator_.CheckRefused(awake, &effects->log);
-    if (!effects->failure.ok()) return;
+    if (fails(coordinator_.CheckRefused(awake, &effects->log))) return;
     if (awake >= give_up_at_) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);
       effects->failure = absl::DeadlineExceededError(

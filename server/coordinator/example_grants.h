@@ -17,7 +17,6 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/grant_book.h"
 #include "server/coordinator/membership.h"
-#include "server/coordinator/mode_control.h"
 #include "server/coordinator/part.h"
 #include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/view_editor.h"

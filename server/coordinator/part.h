@@ -102,7 +102,8 @@ class CoordinatorPart {
     return absl::OkStatus();
   }
 
-  // What it does then, it does in OnTime(), in an event at that time or later.
+  // What it does then, it does in OnTime() or Advance(), in an event at that
+  // time or later.
   virtual WakeUp NextWakeUp() const { return {}; }
   // Some of the time has passed. Leases have run out, and the job has begun if
   // all were there.

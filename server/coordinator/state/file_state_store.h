@@ -43,8 +43,6 @@ class FileStateStore : public StateStore {
       const std::string& path);
   static absl::StatusOr<std::unique_ptr<FileStateStore>> Open(
       const std::string& path);
-  // The file stays.
-
   bool has_lock() const { return has_lock_; }
   // The state with all commits that have succeeded.
   const CoordinatorState& state() const { return state_; }
