@@ -264,7 +264,7 @@ TEST(ReplicasSimTest, SomebodyDiesAtEveryStepOfACopy) {
   RunCounts counts;
   Reality reality;
   reality.replicas = true;
-  for (uint64_t seed = 3'000'000; seed < 3'003'000; ++seed) {
+  for (uint64_t seed = 3'000'000; seed < 3'004'000; ++seed) {
     const RunReport report = RunSeed(seed, /*keep_log=*/false, reality);
     ASSERT_FALSE(report.violation.has_value())
         << "slackline_sim --with=replicas --seed=" << seed << ": "
