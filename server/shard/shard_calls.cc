@@ -15,23 +15,23 @@ void CallShard(
     absl::FunctionRef<void(ServedShard&, const ServedShard::Call&)> act) {
   ServedShard::Effects& done = at.done;
   done.Clear();
+  const ShardPlaces::Called called = at.places.Call(shard);
   bool logged = false;
   const auto log = [&](const ShardRecord& record, const ShardOutcome& outcome) {
     logged = true;
-    at.places.OnRecord(shard, record, outcome, at.now);
+    at.places.OnRecord(called, record, outcome, at.now);
   };
-  act(*at.places.Served(shard),
-      {.now = at.now,
-       .end = EndOf(at.view->proto()),
-       .sums = !at.places.Feeds(shard)->followers().empty(),
-       .log = log,
-       .counts = at.counts,
-       .effects = done});
+  act(called.shard(), {.now = at.now,
+                       .end = EndOf(at.view->proto()),
+                       .sums = !called.feeds().followers().empty(),
+                       .log = log,
+                       .counts = at.counts,
+                       .effects = done});
   if (!done.failure.ok()) return at.Fail("go on with", shard, done.failure);
   if (!done.cut_lost.ok()) at.cut.Fail(shard, done.cut_lost, at);
   if (done.at_cut.has_value()) at.cut.Add(*std::move(done.at_cut), at);
-  LogFeed* const move_feed = logged ? at.places.MoveFeed(shard) : nullptr;
-  if (move_feed != nullptr) at.feeds.Pump(*move_feed, at);
+  if (logged && called.feeds().move_feed() != nullptr)
+    at.feeds.Pump(*at.places.MoveFeed(shard), at);
   std::move(done.trace.begin(), done.trace.end(),
             std::back_inserter(at.effects.trace));
   at.effects.work.insert(at.effects.work.end(), done.work.begin(),

@@ -35,6 +35,9 @@ class ShardFeeds {
   LogFeed* move_feed() {
     return move_feed_.has_value() ? &*move_feed_ : nullptr;
   }
+  const LogFeed* move_feed() const {
+    return move_feed_.has_value() ? &*move_feed_ : nullptr;
+  }
   // The feed to this thread, of any kind; nullptr if there is none.
   const LogFeed* FeedTo(Owner target) const;
 

@@ -359,11 +359,12 @@ void ShardPlaces::Wait(ShardId shard, Outgoing request, size_t bytes) {
 
 // ---- Feeds ------------------------------------------------------------------
 
-void ShardPlaces::OnRecord(ShardId shard, const ShardRecord& record,
+void ShardPlaces::OnRecord(const Called& called, const ShardRecord& record,
                            const ShardOutcome& outcome, absl::Time now) {
-  Serving& served = *FindServed(shard);
+  Serving& served = called.served_;
   served.feeds.OnRecord(record, outcome, served.shard.machine(), now);
-  if (!served.feeds.followers().empty()) to_pump_.insert(shard);
+  if (!served.feeds.followers().empty())
+    to_pump_.insert(served.shard.range().shard);
 }
 
 FollowerFeeds& ShardPlaces::ChangeFollowers(ShardId shard) {

@@ -71,6 +71,17 @@ class ShardPlaces {
     ServedShard shard;
     ShardFeeds feeds;
   };
+  // A shard that is served, found once for a call of it.
+  class Called {
+   public:
+    ServedShard& shard() const { return served_.shard; }
+    const ShardFeeds& feeds() const { return served_.feeds; }
+
+   private:
+    friend class ShardPlaces;
+    explicit Called(Serving& served) : served_(served) {}
+    Serving& served_;
+  };
   struct Leaving {
     Serving served;
     uint64_t move = 0;
@@ -158,8 +169,9 @@ class ShardPlaces {
   void Wait(ShardId shard, Outgoing request, size_t bytes);
 
   // ---- Feeds of a shard that is served.
+  Called Call(ShardId shard) { return Called(*FindServed(shard)); }
   // The feeds take the record. The shard is to be pumped, if it is followed.
-  void OnRecord(ShardId shard, const ShardRecord& record,
+  void OnRecord(const Called& called, const ShardRecord& record,
                 const ShardOutcome& outcome, absl::Time now);
   // The feeds, for a change of who follows the shard, or of what they have. The
   // shard is to be pumped.
