@@ -219,7 +219,7 @@ void BeginMember(const std::string& name, const std::string& role,
 
 namespace {
 
-// Those of a program that may be added to a job, or resume one.
+// The flags of a program that may be added to a job, or resume one.
 void AddServerFlags(const MemberProgram& program, CLI::App* app,
                     MemberFlags* flags) {
   if (program.may_be_added) {
